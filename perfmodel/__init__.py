@@ -1,0 +1,128 @@
+"""Says before a launch what fits, how fast it runs, why, and how sure it is.
+
+The public names. Each loads its room when it is first used, so that ``import perfmodel`` costs next to nothing.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # for type checkers and editors; what is not built yet is left to __getattr__
+    from perfmodel.calibration import calibrate as calibrate
+    from perfmodel.catalog import load_accelerator as load_accelerator
+    from perfmodel.catalog import load_model as load_model
+    from perfmodel.catalog import load_node as load_node
+    from perfmodel.deployment.deploy import deploy as deploy
+    from perfmodel.planner.job import size_job as size_job
+    from perfmodel.serving.compare import compare as compare
+    from perfmodel.serving.lengths import lognormal as lognormal
+    from perfmodel.serving.lengths import uniform as uniform
+    from perfmodel.serving.predict import predict as predict
+    from perfmodel.step.collective import collective as collective
+    from perfmodel.step.memory import memory as memory
+    from perfmodel.step.cost import prefill as prefill
+    from perfmodel.step.cost import step as step
+
+__version__ = "0.1.0"
+
+# public name -> where it lives, below perfmodel
+_HOME = {
+    "load_model": "catalog",
+    "load_node": "catalog",
+    "load_accelerator": "catalog",
+    "deploy": "deployment",
+    "memory": "step",
+    "step": "step",
+    "prefill": "step",
+    "collective": "step",
+    "predict": "serving",
+    "compare": "serving",
+    "lognormal": "serving",
+    "uniform": "serving",
+    "plan": "planner",
+    "size_job": "planner",
+    "doctor": "insight",
+    "calibrate": "calibration",
+}
+# nouns that get `.plot`, by the room that defines them: report draws nouns, so nouns cannot import report
+_PLOTTED = {"step": ("MemoryReport", "StepCost"), "serving": ("Comparison", "ServingCurve")}
+
+__all__ = [
+    "__version__",
+    "calibrate",
+    "collective",
+    "compare",
+    "deploy",
+    "doctor",
+    "load_accelerator",
+    "load_model",
+    "load_node",
+    "lognormal",
+    "memory",
+    "plan",
+    "predict",
+    "prefill",
+    "size_job",
+    "step",
+    "uniform",
+]
+
+
+def _plot(noun: Any, ax: Any = None) -> Any:
+    """Draw this result on matplotlib axes (new ones without ``ax``) and return them."""
+    return import_module("perfmodel.report").plot(noun, ax=ax)
+
+
+class _CallableRoom(ModuleType):
+    """A room that shares its name with its verb: ``pm.step(d)`` calls ``pm.step.step(d)``."""
+
+    def __call__(self, *args: Any, **keywords: Any) -> Any:
+        return getattr(self, self.__name__.rpartition(".")[2])(*args, **keywords)
+
+
+class _Package(ModuleType):
+    """This package: the import system binds every room to it once, right after loading it, in whatever order."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if isinstance(value, ModuleType):
+            if name in _HOME:
+                value.__class__ = _CallableRoom
+            for noun in _PLOTTED.get(name, ()):
+                if hasattr(value, noun):
+                    getattr(value, noun).plot = _plot
+        super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package
+
+
+def _not_built(name: str) -> Callable[..., Any]:
+    """Stand-in for a public name whose room does not have it yet."""
+
+    def refuse(*args: Any, **keywords: Any) -> Any:
+        from perfmodel.errors import PerfModelError
+
+        raise PerfModelError(f"perfmodel.{name} is not built yet", hints=["CHANGELOG.md lists what is"])
+
+    refuse.__name__ = refuse.__qualname__ = name
+    refuse.__doc__ = "Not built yet."
+    return refuse
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'perfmodel' has no attribute {name!r}")
+    room = import_module(f"perfmodel.{_HOME[name]}")
+    if name == _HOME[name]:
+        return room  # callable, see _CallableRoom
+    value = getattr(room, name, None) or _not_built(name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

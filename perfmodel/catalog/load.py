@@ -1,0 +1,141 @@
+"""Descriptors by name or path -> frozen nouns. The same file is read once."""
+
+from __future__ import annotations
+
+import os
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+
+from perfmodel.catalog import synthesis
+from perfmodel.catalog.architecture import ModelArch
+from perfmodel.catalog.base import Descriptor
+from perfmodel.catalog.lookup import FOLDERS, files, find, fold, is_path, unknown
+from perfmodel.catalog.schema import Accelerator, Calibration, Node
+from perfmodel.catalog.yaml import read_yaml
+from perfmodel.errors import DescriptorError
+
+Noun = TypeVar("Noun", bound=Descriptor)
+SCHEMAS = {"model": "model/1", "node": "node/1", "accelerator": "accelerator/1", "calibration": "calibration/1"}
+
+
+def load_model(name_or_path: str | os.PathLike[str]) -> ModelArch:
+    """A model architecture by catalog name, Hugging Face id or path of a YAML."""
+    return _load("model", ModelArch, name_or_path)
+
+
+def load_accelerator(name_or_path: str | os.PathLike[str]) -> Accelerator:
+    """An accelerator by name or path."""
+    return _load("accelerator", Accelerator, name_or_path)
+
+
+def load_node(name_or_path: str | os.PathLike[str]) -> Node:
+    """A node by name or path; ``Nx-<accelerator>`` without a file is put together, with its assumptions listed."""
+    name = os.fspath(name_or_path)
+    if not is_path(name) and find("node", name) is None:
+        wanted = synthesis.split_name(name)
+        if wanted and find("accelerator", wanted[1]):
+            accelerator = load_accelerator(wanted[1])
+            like = find("node", f"8x-{accelerator.name}")
+            return synthesis.node(wanted[0], accelerator, _load("node", Node, like) if like else None)
+    return _load("node", Node, name)
+
+
+def load_calibration(accelerator: str | None, engine: str | None = None,
+                     name_or_path: str | os.PathLike[str] | None = None) -> Calibration:
+    """Factors for an accelerator under an engine: priors, then the accelerator's file, then accelerator+engine's.
+
+    Later files win, one parameter at a time; a named file goes on top. `.used` lists the files.
+    """
+    known = files("calibration")
+    wanted = ["priors"]
+    if accelerator:
+        wanted.append(accelerator)
+        if engine:
+            wanted.append(f"{accelerator}+{engine.partition('==')[0]}")
+    layers = [_load("calibration", Calibration, known[fold(stem)]) for stem in wanted if fold(stem) in known]
+    if name_or_path is not None:
+        layers.append(_load("calibration", Calibration, name_or_path))
+    if not layers:
+        raise DescriptorError(f"no calibration found: {FOLDERS['calibration']}/priors.yaml is missing")
+    return merge(layers)
+
+
+def merge(layers: list[Calibration]) -> Calibration:
+    """Calibrations on top of each other, the last one wins per parameter.
+
+    A correlation is dropped when a later file replaces one of its two parameters. Source keys are prefixed by
+    their file, so that two files may use one key.
+    """
+    merged: dict[str, Any] = {name: getattr(layers[-1], name) for name in Calibration.model_fields}
+    parameters: dict[str, Any] = {}
+    correlations: dict[str, float] = {}
+    sources: dict[str, Any] = {}
+    for layer in layers:
+        correlations = {pair: rho for pair, rho in correlations.items()
+                        if not set(pair.split("|")) & set(layer.parameters)} | layer.correlations
+        sources |= {f"{layer.name}:{key}": source for key, source in layer.sources.items()}
+        for name, parameter in layer.parameters.items():
+            key = f"{layer.name}:{parameter.source}" if parameter.source else None
+            parameters[name] = parameter.model_copy(update={"source": key})
+    residuals = [layer.residual_sd for layer in layers if layer.residual_sd is not None]
+    return layers[-1].model_copy(update=merged | {
+        "parameters": parameters, "correlations": correlations, "sources": sources,
+        "used": tuple(layer.name for layer in layers), "residual_sd": residuals[-1] if residuals else None,
+        "fitted_on": tuple(dict.fromkeys(row for layer in layers for row in layer.fitted_on)),
+        "checked_on": tuple(dict.fromkeys(row for layer in layers for row in layer.checked_on)),
+    })
+
+
+def validate(noun: type[Noun], kind: str, raw: dict[str, Any], file: str) -> Noun:
+    """A mapping as it stands in a file -> the noun; what is wrong is said in one line, with its place."""
+    raw = dict(raw)
+    schema = raw.pop("schema", None)
+    if schema != SCHEMAS[kind]:
+        raise DescriptorError(f"{file}: schema - {schema!r} where {SCHEMAS[kind]!r} is needed")
+    try:
+        return noun.model_validate(raw)
+    except ValidationError as error:
+        raise DescriptorError(describe(error, file)) from None
+
+
+def describe(error: ValidationError, file: str) -> str:
+    """The first thing that is wrong: `file.yaml: path.to.key - what is wrong`.
+
+    >>> from perfmodel.catalog.base import Source
+    >>> try:
+    ...     Source.model_validate({"titel": "A"})
+    ... except ValidationError as error:
+    ...     print(describe(error, "a.yaml"))
+    a.yaml: unknown key 'titel'; did you mean 'title'
+    """
+    first, *more = error.errors(include_url=False)
+    path = ".".join(str(part) for part in first["loc"])
+    what = first["msg"].removeprefix("Value error, ")
+    what = "this key is missing" if first["type"] == "missing" else what[:1].lower() + what[1:]
+    rest = f" (and {len(more)} more)" if more else ""
+    return f"{file}: {path} - {what}{rest}" if path else f"{file}: {what}{rest}"
+
+
+def _load(kind: str, noun: type[Noun], name_or_path: str | os.PathLike[str]) -> Noun:
+    name = os.fspath(name_or_path)
+    if not is_path(name):
+        path = find(kind, name)
+        if path is None:
+            raise unknown(kind, name)
+    else:
+        path = Path(name)
+        if path.suffix.lower() not in (".yaml", ".yml"):
+            raise DescriptorError(f"{path.name}: a {kind} is read from a YAML file")
+    try:
+        stamp = path.stat().st_mtime_ns
+    except OSError as error:
+        raise DescriptorError(f"{path}: cannot be read, {(error.strerror or 'unknown error').lower()}") from None
+    return _read(kind, noun, path, stamp)
+
+
+@lru_cache(maxsize=256)
+def _read(kind: str, noun: type[Noun], path: Path, stamp: int) -> Noun:
+    return validate(noun, kind, read_yaml(path), path.name)

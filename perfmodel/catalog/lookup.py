@@ -1,0 +1,80 @@
+"""Which file a name means. Case, organisation, separators do not count: `meta-llama/Llama-3.1-8B` is `llama3.1-8b`."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from perfmodel.catalog.yaml import read_yaml
+from perfmodel.errors import DescriptorError, UnknownName
+
+FOLDERS = {
+    "model": "models",
+    "node": "hardware/nodes",
+    "accelerator": "hardware/accelerators",
+    "calibration": "hardware/calibrations",
+    "observations": "hardware/observations",
+}
+
+
+def fold(name: str) -> str:
+    """The letters and digits of a name without its organisation.
+
+    >>> fold("meta-llama/Llama-3.1-8B") == fold("llama3.1-8b")
+    True
+    """
+    return re.sub(r"[^a-z0-9+]", "", name.rpartition("/")[2].lower())
+
+
+def roots() -> list[Path]:
+    """Folders that hold `hardware/` and `models/`, nearest first: PERFMODEL_PATH, then the checkout or the wheel."""
+    own = [Path(folder) for folder in os.environ.get("PERFMODEL_PATH", "").split(os.pathsep) if folder]
+    checkout = Path(__file__).resolve().parents[2]
+    in_checkout = (checkout / "pyproject.toml").is_file() and (checkout / "models").is_dir()
+    return [*own, checkout if in_checkout else checkout / "perfmodel" / "_data"]
+
+
+def files(kind: str) -> dict[str, Path]:
+    """Folded file stem -> path of every file of a kind; no file is opened."""
+    suffix = ".csv" if kind == "observations" else ".yaml"
+    found: dict[str, Path] = {}
+    for root in roots():
+        for path in sorted((root / FOLDERS[kind]).glob(f"*{suffix}")):
+            found.setdefault(fold(path.stem), path)
+    return found
+
+
+def names(kind: str) -> list[str]:
+    """Every name of a kind: model, node, accelerator, calibration, observations."""
+    if kind not in FOLDERS:
+        raise UnknownName("kind of descriptor", kind, FOLDERS)
+    return sorted(path.stem for path in files(kind).values())
+
+
+def is_path(name: str) -> bool:
+    """A name that ends like a file is one; anything else is looked up."""
+    return name.lower().endswith((".yaml", ".yml", ".json", ".csv"))
+
+
+def find(kind: str, name: str) -> Path | None:
+    """The file that a name means, by its stem and then by the aliases written in the files; None if there is none."""
+    known, key = files(kind), fold(str(name))
+    if key in known:
+        return known[key]
+    return next((path for path in known.values() if key and key in map(fold, _aliases(path))), None)
+
+
+def unknown(kind: str, name: str) -> UnknownName:
+    """The error for a name that `find` did not find."""
+    return UnknownName(kind, name, names(kind))
+
+
+def _aliases(path: Path) -> list[str]:
+    if path.suffix != ".yaml":
+        return []
+    try:
+        listed = read_yaml(path).get("aliases") or []
+    except DescriptorError:                 # a broken file is reported when it is asked for by its own name
+        return []
+    return [alias for alias in listed if isinstance(alias, str)] if isinstance(listed, list) else []

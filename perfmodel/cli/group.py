@@ -1,0 +1,142 @@
+"""The shell around all commands: loads the one that is asked for, turns errors into one line and an exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any, NoReturn
+
+import click
+
+from perfmodel.errors import PerfModelError
+
+# command -> the module in this folder that has a click command of that name; a line counts once its module is there
+COMMANDS = {
+    "memory": "memory",
+    "predict": "predict",
+    "compare": "compare",
+    "step": "step",
+    "prefill": "step",
+    "collective": "collective",
+    "plan": "plan",
+    "job": "job",
+    "calibrate": "calibrate",
+    "validate": "validate",
+    "explain": "explain",
+    "doctor": "doctor",
+    "probe": "probe",
+    "catalog": "catalog",
+    "import": "imports",
+    "report": "report",
+    "ui": "ui",
+}
+INTERRUPTED, BROKEN_PIPE = 130, 141  # as a shell counts SIGINT and SIGPIPE
+
+
+class Commands(click.Group):
+    """Group that names the nearest commands when one is not there."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if self.get_command(ctx, name) is None and not name.startswith("-"):
+            raise click.UsageError(self.no_such(name, self.list_commands(ctx)), ctx)
+        return super().resolve_command(ctx, args)
+
+    def no_such(self, name: str, known: Sequence[str]) -> str:
+        """What is wrong with this name."""
+        return f"no such command {name!r}{nearest(name, known)}"
+
+
+class Face(Commands):
+    """Group of commands, each imported when it is needed."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [name for name in COMMANDS if self.get_command(ctx, name)]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        module = COMMANDS.get(cmd_name)
+        if module is None or not Path(__file__).with_name(f"{module}.py").is_file():
+            return None
+        found = getattr(import_module(f"perfmodel.cli.{module}"), cmd_name.replace("import", "import_"), None)
+        return found if isinstance(found, click.Command) else None
+
+    def no_such(self, name: str, known: Sequence[str]) -> str:
+        return f"perfmodel {name} is not built yet" if name in COMMANDS else super().no_such(name, known)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            try:
+                return super().invoke(ctx)
+            finally:
+                sys.stdout.flush()
+        except BrokenPipeError:  # the reader left; what is still buffered goes nowhere, quietly
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            ctx.exit(BROKEN_PIPE)
+
+    def main(self, *args: Any, **extra: Any) -> Any:
+        """Run a command line; PerfModelError and usage errors become one line on stderr, a bug keeps its traceback."""
+        extra = {"prog_name": "perfmodel", **extra}
+        run: Any = super().main
+        if not extra.pop("standalone_mode", True):
+            return run(*args, standalone_mode=False, **extra)
+        try:
+            code = run(*args, standalone_mode=False, **extra)
+        except PerfModelError as error:
+            stop(error.message, error.hints, error.exit_code)
+        except click.NoSuchOption as error:
+            known = [word for option in error.ctx.command.params for word in spellings(option)] if error.ctx else []
+            stop(f"no such option {error.option_name}{nearest(error.option_name, known)}", help_hint(error.ctx), 2)
+        except click.MissingParameter as error:
+            named = getattr(error.param, "name", "") in ("model", "node")
+            where = ["perfmodel catalog lists the names"] if named else []
+            stop(one_line(error.format_message()), [*help_hint(error.ctx), *where], 2)
+        except click.UsageError as error:
+            stop(one_line(error.format_message()), help_hint(error.ctx), 2)
+        except click.ClickException as error:
+            stop(one_line(error.format_message()), (), error.exit_code)
+        except (click.Abort, KeyboardInterrupt):
+            sys.exit(INTERRUPTED)
+        sys.exit(code if isinstance(code, int) else 0)
+
+
+def stop(message: str, hints: Iterable[str], code: int) -> NoReturn:
+    """Say what is wrong in one line, what may help below, and leave."""
+    click.echo("\n".join([f"error: {message}", *(f"hint: {hint}" for hint in hints)]), err=True)
+    sys.exit(code)
+
+
+def one_line(text: str) -> str:
+    """click's message in our form: one line, small letter, no full stop.
+
+    >>> one_line("Missing option '--model'.")
+    "missing option '--model'"
+    """
+    text = " ".join(text.split()).rstrip(".")
+    return text[:1].lower() + text[1:]
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """``; did you mean --tp`` with up to three known words, or nothing.
+
+    >>> nearest("--tpp", ["--tp", "--pp", "--json"])
+    '; did you mean --tp, --pp'
+    """
+    from difflib import get_close_matches
+
+    near = get_close_matches(word, list(known), n=3, cutoff=0.6)
+    return f"; did you mean {', '.join(near)}" if near else ""
+
+
+def spellings(option: click.Parameter) -> list[str]:
+    """Every way to write an option."""
+    return [*option.opts, *option.secondary_opts]
+
+
+def help_hint(ctx: click.Context | None) -> list[str]:
+    """Where to read more."""
+    return [f"{ctx.command_path} --help"] if ctx else []

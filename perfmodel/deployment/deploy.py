@@ -1,0 +1,214 @@
+"""model x node x strategy x engine -> Deployment, or a refusal that says why."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from functools import lru_cache
+from types import ModuleType
+from typing import Any
+
+from perfmodel import catalog, engines
+from perfmodel.catalog import Accelerator, Calibration, Format, ModelArch, Node
+from perfmodel.deployment.facts import facts_of
+from perfmodel.deployment.quantization import storage_formats
+from perfmodel.engines.options import Facts, Options
+from perfmodel.errors import BadInput, IllegalDeployment, UnknownName
+
+
+@dataclass(frozen=True, eq=False)
+class Deployment:
+    """One model on one node under one engine, with every option filled in and every default listed."""
+
+    model: ModelArch
+    node: Node
+    accelerator: Accelerator
+    engine: ModuleType
+    options: Options
+    requested: Options
+    facts: Facts
+    formats: dict[str, tuple[str, Format]]
+    calibration: Calibration
+    assumptions: tuple[str, ...]
+
+    @property
+    def gpus(self) -> int:
+        """GPUs used."""
+        return self.options.dp * self.options.world
+
+    @property
+    def name(self) -> str:
+        """Short label of the strategy, such as ``TP8+EP8`` or ``TP2xPP4``."""
+        return strategy_name(self.options)
+
+    def command(self) -> str:
+        """The launch command of this engine and version."""
+        model_id = self.model.aliases[0] if self.model.aliases else self.model.name
+        return str(self.engine.launch_command(self.requested, model_id))
+
+    def to_dict(self) -> dict[str, Any]:
+        """The deployment in words and numbers."""
+        o = self.options
+        return {
+            "model": self.model.name,
+            "node": self.node.name,
+            "engine": f"{o.engine}=={o.version}",
+            "gpus": self.gpus,
+            "strategy": self.name,
+            "command": self.command(),
+            "options": {f.name: _plain(getattr(o, f.name)) for f in fields(o) if f.name not in ("engine", "version")},
+            "calibration": list(self.calibration.used),
+        }
+
+    def __repr__(self) -> str:
+        o = self.options
+        return f"<Deployment {self.model.name} {self.name} on {self.gpus} of {self.node.name}, {o.engine}=={o.version}>"
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
+
+
+def strategy_name(options: Options) -> str:
+    """Label of a strategy.
+
+    >>> strategy_name(Options(tp=8, ep=4)), strategy_name(Options(tp=2, pp=4))
+    ('TP8+EP4', 'TP2xPP4')
+    >>> strategy_name(Options(tp=8, ep=8, dp_attention=8)), strategy_name(Options(pp=8))
+    ('DPA8+EP8', 'PP8')
+    """
+    o = options
+    attention = f"DPA{o.dp_attention}" + (f"xTP{o.attention_tp}" if o.attention_tp > 1 else "")
+    parts = [attention if o.dp_attention > 1 else f"TP{o.tp}"] if o.tp > 1 else []
+    parts += [f"PP{o.pp}"] if o.pp > 1 else []
+    label = "x".join(parts) or "TP1"
+    label += f"+EP{o.ep}" if o.ep > 1 else ""
+    label += f"+DCP{o.dcp}" if o.dcp > 1 else ""
+    return label + (f" x{o.dp}" if o.dp > 1 else "")
+
+
+KEYWORDS = tuple(f.name for f in fields(Options) if f.name not in ("engine", "version"))
+_COUNTS = (
+    "tp",
+    "pp",
+    "dp",
+    "ep",
+    "dp_attention",
+    "dcp",
+    "context",
+    "max_sequences",
+    "prefill_chunk",
+    "page_size",
+    "max_graph_batch",
+    "max_micro_batch",
+)
+
+
+def deploy(
+    model: str | ModelArch, *, node: str | Node, engine: str = "vllm", calibration: str | None = None, **keywords: Any
+) -> Deployment:
+    """Put a model on a node under an engine.
+
+    ``keywords`` are those of the public contract (tp, pp, ep, dp_attention, kv_dtype, cuda_graphs, ...); every one
+    left out takes the engine's own default and is listed in ``assumptions``.
+
+    Raises `UnknownName`, `BadInput` or `IllegalDeployment`; what merely does not fit still deploys.
+    """
+    unknown = [key for key in keywords if key not in KEYWORDS]
+    if unknown:
+        raise UnknownName("deploy keyword", unknown[0], (*KEYWORDS, "model", "node", "engine", "calibration"))
+    arch = model if isinstance(model, ModelArch) else catalog.load_model(model)
+    machine = node if isinstance(node, Node) else catalog.load_node(node)
+    accelerator = catalog.load_accelerator(machine.accelerator)
+    module, version, notes = engines.get(engine)
+    engine_name = next(name for name, known in engines.ENGINES.items() if known is module)
+    values = {key: _checked(key, value) for key, value in keywords.items() if value is not None}
+    formats, format_notes = storage_formats(arch, values.get("quantization"))
+    facts = facts_of(arch, machine, accelerator, formats)
+    requested = Options(engine=engine_name, version=version, **values)
+    if machine.count < requested.dp * requested.world:
+        raise IllegalDeployment(
+            f"dp {requested.dp} x pp {requested.pp} x tp {requested.tp} needs {requested.dp * requested.world} GPUs; "
+            f"{machine.name} has {machine.count}"
+        )
+    module.check(requested, facts)
+    options, defaults = module.resolve(requested, facts)
+    factors = load_calibration(accelerator.name, engine_name, calibration)
+    idle = machine.count - requested.dp * requested.world
+    assumptions = (
+        *machine.assumptions,
+        *notes,
+        *format_notes,
+        *((f"{idle} of {machine.count} GPUs idle",) if idle else ()),
+        *defaults,
+        *_late_notes(requested, options, facts, machine),
+        f"calibration: {' under '.join(reversed(factors.used))}",
+        *_patch_notes(requested),
+    )
+    return Deployment(arch, machine, accelerator, module, options, requested, facts, formats, factors, assumptions)
+
+
+@lru_cache(maxsize=64)
+def load_calibration(accelerator: str, engine: str, name: str | None) -> Calibration:
+    """Nearest shipped calibration, a named one on top; read once."""
+    return catalog.load_calibration(accelerator, engine, name)
+
+
+def _late_notes(requested: Options, options: Options, facts: Facts, node: Node) -> tuple[str, ...]:
+    """Defaults that no rule of an engine fills in: what is decided at start, what the node file says."""
+    notes = []
+    if options.max_sequences is None:
+        notes.append("max_sequences: the engine derives it from the KV pool at start")
+    if options.max_micro_batch is None:
+        notes.append("max_micro_batch: max_running_requests // pp, known once the KV pool is")
+    if requested.nccl is None:
+        variant = node.collectives.default if node.collectives else "NCCL's own tuning constants"
+        notes.append(f"nccl: {variant} (default of the node file)")
+    if requested.context and requested.context > facts.max_context:
+        notes.append(f"context {requested.context} is beyond the model's own {facts.max_context}: needs an override there")
+    return tuple(notes)
+
+
+def _patch_notes(options: Options) -> tuple[str, ...]:
+    return tuple(f"patch {name!r}: runs where the stock version refuses" for name in options.patches)
+
+
+def _checked(key: str, value: Any) -> Any:
+    """Refuse what no engine could take; turn sequences into tuples."""
+    if key in _COUNTS:
+        return _whole(key, value, 1)
+    if key == "async_depth":
+        return _whole(key, value, 0)
+    if key in _RANGES:
+        low, high, words = _RANGES[key]
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
+            raise BadInput(f"{key} must {words}, not {value!r}")
+    if key == "prompts" and value not in ("random", "identical"):
+        raise UnknownName("prompts", str(value), ("random", "identical"))
+    if key == "patches" and isinstance(value, str):
+        return (value,)
+    if key in ("layers_per_stage", "patches"):
+        if isinstance(value, str) or not isinstance(value, Sequence):
+            raise BadInput(f"{key} must be a list, not {value!r}")
+        return tuple(_whole(key, v, 1) for v in value) if key == "layers_per_stage" else tuple(map(str, value))
+    return value
+
+
+_RANGES = {
+    "memory_fraction": (1e-6, 1.0, "lie above 0 and at most 1"),
+    "prefix_hit_rate": (0.0, 0.999999, "lie in [0, 1)"),
+    "expert_skew": (1e-3, 1e12, "be positive and finite"),
+    "power_limit": (1.0, 1e5, "be in watts, from 1 to 100,000"),
+    "kv_offload": (0.0, 1e16, "be bytes, 0 or more"),
+}
+
+
+def _whole(key: str, value: Any, least: int) -> int:
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, (int, float))
+        or not least <= value <= 1e12
+        or value != int(value)
+    ):
+        raise BadInput(f"{key} must be a whole number from {least}, not {value!r}")
+    return int(value)

@@ -1,0 +1,143 @@
+"""Launch lines: a table of flags per engine, and the one writer and the one reader that serve all tables."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from perfmodel.engines.options import Options
+from perfmodel.errors import BadInput
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """One flag: its spellings (the first is written), the contract keyword it sets, and how its value reads.
+
+    ``kind``: int, float, str, ints (comma list), size (32k, 32K), true or false (a switch that sets that value),
+    skip (known, takes a value, no keyword), switch (known, takes none, no keyword).
+    """
+
+    names: tuple[str, ...]
+    keyword: str | None
+    kind: str
+
+
+def skip(*names: str) -> Flag:
+    """A flag that is known and takes a value but says nothing that we model."""
+    return Flag(names, None, "skip")
+
+
+def switch(*names: str) -> Flag:
+    """A switch that is known but says nothing that we model."""
+    return Flag(names, None, "switch")
+
+
+def write(options: Options, table: Iterable[Flag], leave: Iterable[str] = ()) -> list[str]:
+    """Words of the options that are set, in the order of the table; keywords in ``leave`` are written elsewhere."""
+    words, done = [], set(leave)
+    for flag in table:
+        if flag.keyword is None or flag.keyword in done:
+            continue
+        value = getattr(options, flag.keyword)
+        if flag.kind in ("true", "false"):
+            if value is (flag.kind == "true"):
+                words.append(flag.names[0])
+            continue
+        done.add(flag.keyword)
+        if value is not None and value != getattr(_DEFAULTS, flag.keyword):
+            words += [flag.names[0], _text(value)]
+    return words
+
+
+_DEFAULTS = Options()
+
+
+def _text(value: object) -> str:
+    if isinstance(value, tuple):
+        return ",".join(str(item) for item in value)
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def split(text: str) -> tuple[dict[str, str], list[str]]:
+    """Environment settings before the program, and the words from the program on."""
+    try:
+        words = shlex.split(text.replace("\\\n", " "), comments=True)
+    except ValueError as problem:
+        raise BadInput(f"the command does not read as a shell line: {problem}") from None
+    environment: dict[str, str] = {}
+    while words and (match := re.fullmatch(r"([A-Z_][A-Z0-9_]*)=(.*)", words[0], re.DOTALL)):
+        environment[match[1]] = match[2]
+        words = words[1:]
+    return environment, words
+
+
+def read(words: Sequence[str], table: Iterable[Flag]) -> tuple[dict[str, object], list[str], tuple[str, ...]]:
+    """Keywords that the words set, the words that are no flags, and the flags that the table lacks."""
+    known = {name.replace("_", "-"): flag for flag in table for name in flag.names}
+    found: dict[str, object] = {}
+    free: list[str] = []
+    unknown: list[str] = []
+    index = 0
+    while index < len(words):
+        word, index = words[index], index + 1
+        if not _is_flag(word):
+            free.append(word)
+            continue
+        name, has_value, value = word.partition("=")
+        flag = _lookup(name.replace("_", "-"), known)
+        if flag is None:
+            unknown.append(name)
+            if not has_value and index < len(words) and not _is_flag(words[index]):
+                index += 1
+            continue
+        if flag.kind in ("true", "false", "switch"):
+            if flag.keyword is not None:
+                found[flag.keyword] = flag.kind == "true"
+            continue
+        if not has_value:
+            if index >= len(words):
+                raise BadInput(f"{name} needs a value")
+            value, index = words[index], index + 1
+        if flag.keyword is not None:
+            found[flag.keyword] = _value(name, value, flag.kind)
+    return found, free, tuple(unknown)
+
+
+def _is_flag(word: str) -> bool:
+    return word.startswith("-") and not re.fullmatch(r"-\d+(\.\d*)?", word)
+
+
+def _lookup(name: str, known: Mapping[str, Flag]) -> Flag | None:
+    """Exact name, else the unique long flag that it begins (argparse prefix matching)."""
+    if name in known:
+        return known[name]
+    if not name.startswith("--"):
+        return None
+    matches = {id(flag): flag for spelling, flag in known.items() if spelling.startswith(name)}
+    return next(iter(matches.values())) if len(matches) == 1 else None
+
+
+_SIZE = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "K": 2**10, "M": 2**20, "G": 2**30}
+
+
+def _value(name: str, text: str, kind: str) -> object:
+    try:
+        if kind == "int":
+            return int(text)
+        if kind == "float":
+            return float(text)
+        if kind == "ints":
+            return tuple(int(part) for part in text.split(","))
+        if kind == "size":
+            match = re.fullmatch(r"([\d.]+)([kmgKMG]?)", text)
+            return int(float(match[1]) * _SIZE[match[2]]) if match else int(text)
+    except ValueError:
+        raise BadInput(f"{name} takes {'numbers' if kind == 'ints' else 'a number'}, got {text[:80]!r}") from None
+    return text
+
+
+def environment_layers(environment: Mapping[str, str], name: str) -> dict[str, object]:
+    """``layers_per_stage`` from an environment setting, if it is there."""
+    return {"layers_per_stage": _value(name, environment[name], "ints")} if name in environment else {}

@@ -1,0 +1,139 @@
+"""``vllm serve`` lines to options and back."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+from perfmodel.engines.flags import Flag, environment_layers, read, skip, split, switch, write
+from perfmodel.engines.options import Options
+from perfmodel.engines.rules import draft_tokens
+from perfmodel.engines.versions import at_least
+from perfmodel.errors import BadInput
+
+FLAGS = (
+    Flag(("--tensor-parallel-size", "-tp"), "tp", "int"),
+    Flag(("--pipeline-parallel-size", "-pp"), "pp", "int"),
+    Flag(("--data-parallel-size", "-dp"), "dp", "int"),
+    Flag(("--enable-expert-parallel", "-ep"), "ep", "true"),
+    Flag(("--no-enable-expert-parallel",), "ep", "false"),
+    Flag(("--decode-context-parallel-size", "-dcp"), "dcp", "int"),
+    Flag(("--quantization", "-q"), "quantization", "str"),
+    Flag(("--kv-cache-dtype",), "kv_dtype", "str"),
+    Flag(("--max-model-len",), "context", "size"),
+    Flag(("--gpu-memory-utilization", "--device-memory-utilization"), "memory_fraction", "float"),
+    Flag(("--max-num-seqs",), "max_sequences", "int"),
+    Flag(("--max-num-batched-tokens",), "prefill_chunk", "size"),
+    Flag(("--block-size",), "page_size", "int"),
+    Flag(("--enforce-eager",), "cuda_graphs", "false"),
+    Flag(("--no-enforce-eager",), "cuda_graphs", "true"),
+    Flag(("--max-cudagraph-capture-size",), "max_graph_batch", "int"),
+    Flag(("--attention-backend",), "attention_backend", "str"),
+    Flag(("--moe-backend",), "moe_backend", "str"),
+    Flag(("--disable-custom-all-reduce",), "all_reduce", "true"),
+    Flag(("--kv-offloading-size",), "kv_offload", "float"),
+    Flag(("--speculative-config", "-sc"), "speculative", "str"),
+    Flag(("--model",), "_model", "str"),
+    skip("--host"), skip("--port"), skip("--api-key"), skip("--served-model-name"), skip("--tokenizer"), skip("--dtype"),
+    skip("--seed"), skip("--revision"), skip("--load-format"), skip("--tool-call-parser"), skip("--reasoning-parser"),
+    skip("--uvicorn-log-level"), skip("--distributed-executor-backend"), skip("--api-server-count"), skip("--nnodes", "-n"),
+    skip("--node-rank", "-r"), skip("--master-addr"), skip("--master-port"), skip("--limit-mm-per-prompt"),
+    switch("--trust-remote-code"), switch("--enable-auto-tool-choice"), switch("--enable-prefix-caching"),
+    switch("--no-enable-prefix-caching"), switch("--enable-chunked-prefill"), switch("--async-scheduling"),
+    switch("--no-async-scheduling"), switch("--language-model-only"),
+)
+_SWITCHES = {"pcie_ipc": "VLLM_ALLREDUCE_USE_FLASHINFER_PCIE_IPC", "symm_mem": "VLLM_ALLREDUCE_USE_SYMM_MEM"}
+_APART = ("tp", "dp", "ep", "cuda_graphs", "max_graph_batch", "all_reduce", "attention_backend", "speculative",
+          "kv_offload", "_model")
+
+
+def launch_command(options: Options, model_id: str, moe: bool = True) -> str:
+    """The ``vllm serve`` line of one engine copy; what is None stays the engine's default and is not written.
+
+    A dense model writes ``dp`` as ``--data-parallel-size``; copies of an MoE model (``moe``) are separate launches,
+    since vLLM's data parallelism is attention parallelism there.
+
+    >>> launch_command(Options(version="0.33.0", tp=8, ep=8, memory_fraction=0.94, kv_dtype="fp8"), "org/model")
+    'vllm serve org/model --tensor-parallel-size 8 --enable-expert-parallel --kv-cache-dtype fp8 --gpu-memory-utilization 0.94'
+    """
+    words = ["vllm", "serve", model_id, "--tensor-parallel-size", str(options.attention_tp)]
+    copies = options.dp_attention if options.dp_attention > 1 or moe else options.dp
+    if copies > 1:
+        words += ["--data-parallel-size", str(copies)]
+    if options.ep > 1:
+        words.append("--enable-expert-parallel")
+    plain = replace(options, max_micro_batch=None, async_depth=None, layers_per_stage=None)
+    words += write(plain, FLAGS, _APART)
+    words += _graphs(options)
+    if options.all_reduce == "nccl":
+        words.append("--disable-custom-all-reduce")
+    if "kimi" in model_id.lower():
+        words.append("--trust-remote-code")
+    environment = _environment(options)
+    if options.attention_backend is not None and "VLLM_ATTENTION_BACKEND" not in environment:
+        words += ["--attention-backend", options.attention_backend.upper()]
+    if options.speculative is not None:
+        method = options.speculative.partition(":")[0]
+        drafts = {"method": method, "num_speculative_tokens": draft_tokens(options.speculative)}
+        words += ["--speculative-config", f"'{json.dumps(drafts)}'"]
+    return " ".join([*(f"{name}={value}" for name, value in environment.items()), *words])
+
+
+def _graphs(options: Options) -> list[str]:
+    if options.cuda_graphs is False:
+        return ["--enforce-eager"]
+    if options.max_graph_batch is None:
+        return []
+    recent = at_least(options.version or "9999", "0.12")
+    return ["--max-cudagraph-capture-size" if recent else "--cuda-graph-sizes", str(options.max_graph_batch)]
+
+
+def _environment(options: Options) -> dict[str, str]:
+    settings: dict[str, str] = {}
+    version = options.version or "9999"
+    if options.layers_per_stage is not None:
+        settings["VLLM_PP_LAYER_PARTITION"] = ",".join(map(str, options.layers_per_stage))
+    if options.attention_backend is not None and not at_least(version, "0.13"):
+        settings["VLLM_ATTENTION_BACKEND"] = options.attention_backend.upper()
+    if options.all_reduce in _SWITCHES:
+        settings[_SWITCHES[options.all_reduce]] = "1"
+    return settings
+
+
+def parse_command(text: str, moe: bool = True) -> tuple[str, dict[str, object], tuple[str, ...]]:
+    """Model, contract keywords and unknown flags of a ``vllm serve`` line. ``moe`` says how ``-dp`` reads."""
+    environment, words = split(text)
+    table = (*FLAGS, Flag(("--cuda-graph-sizes",), "max_graph_batch", "int"))
+    found, free, unknown = read(words, table)
+    model = str(found.pop("_model", "")) or next((word for word in free if word not in _PROGRAM), "")
+    if not model:
+        raise BadInput("the command names no model", ["vllm serve MODEL ..."])
+    ranks, copies = int(str(found.get("tp", 1))), int(str(found.pop("dp", 1)))
+    spread = bool(found.pop("ep", False))
+    if copies > 1 and (moe or spread):
+        found["tp"], found["dp_attention"] = ranks * copies, copies
+    elif copies > 1:
+        found["dp"] = copies
+    if spread:
+        found["ep"] = found.get("tp", ranks)
+    if found.pop("all_reduce", False):
+        found["all_reduce"] = "nccl"
+    found |= environment_layers(environment, "VLLM_PP_LAYER_PARTITION")
+    found |= {"all_reduce": word for word, name in _SWITCHES.items() if environment.get(name) == "1"}
+    backend = found.get("attention_backend", environment.get("VLLM_ATTENTION_BACKEND"))
+    if backend is not None:
+        found["attention_backend"] = str(backend).lower()
+    if "speculative" in found:
+        found["speculative"] = _speculative(str(found["speculative"]))
+    return model, found, unknown
+
+
+_PROGRAM = ("vllm", "serve", "python", "python3", "-m", "vllm.entrypoints.openai.api_server")
+
+
+def _speculative(text: str) -> str:
+    try:
+        given = json.loads(text)
+        return f"{given.get('method', 'draft')}:{int(given.get('num_speculative_tokens', 1))}"
+    except (ValueError, AttributeError, TypeError):
+        raise BadInput(f"--speculative-config is not JSON: {text[:80]!r}") from None

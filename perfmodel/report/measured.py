@@ -1,0 +1,80 @@
+"""Measured throughput from a CSV, for pictures and tables: only rows whose conditions are those of the deployment."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+from pathlib import Path
+
+from perfmodel.catalog.lookup import fold
+from perfmodel.deployment import Deployment
+from perfmodel.errors import DescriptorError
+
+Point = tuple[float, float]  # concurrency, output tokens/s
+METRICS = ("output_tok_s", "output_throughput", "decode_throughput")
+LIKE = 0.25  # input and output lengths may differ by this share
+
+
+def read_rows(path: str | os.PathLike[str]) -> list[dict[str, str]]:
+    """Rows of a CSV that has ``concurrency`` and either ``output_tok_s`` or ``metric`` and ``value``."""
+    file = Path(path)
+    try:
+        text = file.read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise DescriptorError(f"{file}: cannot be read, {(error.strerror or 'unknown error').lower()}") from None
+    except UnicodeDecodeError:
+        raise DescriptorError(f"{file.name}: not UTF-8 text") from None
+    reader = csv.DictReader(io.StringIO(text))
+    columns = set(reader.fieldnames or ())
+    if "concurrency" not in columns or not ("output_tok_s" in columns or {"metric", "value"} <= columns):
+        raise DescriptorError(f"{file.name}: needs the columns concurrency and output_tok_s, or metric and value")
+    return [{key: (row.get(key) or "").strip() for key in columns} for row in reader]
+
+
+def matching(
+    rows: list[dict[str, str]], deployment: Deployment, input_tokens: float, output_tokens: float
+) -> list[Point]:
+    """Points measured under the conditions of this deployment; a condition that a row leaves open does not count."""
+    points = []
+    for row in rows:
+        text = row.get("output_tok_s") or (row.get("value", "") if row.get("metric") in METRICS else "")
+        try:
+            point = float(row["concurrency"]), float(text)
+        except ValueError:
+            continue
+        if min(point) > 0 and _same(row, deployment) and _like(row, input_tokens, output_tokens):
+            points.append(point)
+    return points
+
+
+def _same(row: dict[str, str], deployment: Deployment) -> bool:
+    o = deployment.options
+    words = {
+        "model": deployment.model.name,
+        "engine": o.engine,
+        "gpu": deployment.accelerator.name,
+        "prompts": o.prompts,
+        "strategy": deployment.name,
+    }
+    counts = {"tp": o.tp, "pp": o.pp, "ep": o.ep, "dp": o.dp, "dp_attention": o.dp_attention, "dcp": o.dcp}
+    if row.get("use") == "unusable" or row.get("spec") not in (None, "", "none", "off"):
+        return False
+    if not fold(o.kv_dtype).startswith(fold(row.get("kv_dtype", "").removeprefix("auto"))):
+        return False
+    if row.get("cuda_graphs", "").lower() in ("on", "off") and (row["cuda_graphs"].lower() == "on") != o.cuda_graphs:
+        return False
+    return all(fold(row.get(key) or word) == fold(word) for key, word in words.items()) and all(
+        row.get(key, "") in ("", str(count)) for key, count in counts.items()
+    )
+
+
+def _like(row: dict[str, str], input_tokens: float, output_tokens: float) -> bool:
+    for key, asked in (("isl", input_tokens), ("osl", output_tokens)):
+        try:
+            value = float(row.get(key) or asked)
+        except ValueError:
+            return False
+        if abs(value - asked) > LIKE * asked:
+            return False
+    return True

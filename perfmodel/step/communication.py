@@ -1,0 +1,123 @@
+"""Collectives and hops of a step, priced on the node's links."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from perfmodel.costs.collectives import (
+    all_to_all_s,
+    one_shot_all_reduce_s,
+    ring_all_gather_s,
+    ring_all_reduce_s,
+    send_recv_s,
+    two_shot_all_reduce_s,
+)
+from perfmodel.costs.pipeline import hop_bytes
+from perfmodel.deployment import Deployment
+from perfmodel.engines.rules import Collective
+from perfmodel.placement import Links, Protocol
+from perfmodel.step.operations import ACTIVATION, Load, Row
+
+# Start-up of kernels that skip NCCL, inside a CUDA graph. Kind: derived from kernel tables of aiconfigurator-core
+# 0.12.0 (custom_allreduce, vLLM 0.24.0, RTX PRO 6000 x2: 4.1 us; H200 x8: about 8 us).
+ONE_SHOT_BASE_S, TWO_SHOT_BASE_S = 4.5e-6, 8.0e-6
+
+
+def nccl_choice(
+    op: str, message_bytes: Any, ranks: int, links: Links, factors: dict[str, Any]
+) -> tuple[tuple[str, ...], Any, Any]:
+    """What NCCL runs: names of the protocols it can take, index of the one it takes, and its seconds.
+
+    That is the first protocol whose limit holds the message; where the node states no limits, the fastest.
+    """
+    protocols = [p for p in links.protocols if p.busbw_Bps(ranks) is not None]
+    times = np.stack(np.broadcast_arrays(*(_nccl_s(op, message_bytes, ranks, p, links, factors) for p in protocols)))
+    limits = [p.until_bytes for p in protocols]
+    if op not in ("all_to_all", "send_recv") and any(np.isfinite(limits)):
+        holds = np.stack([np.broadcast_to(np.asarray(message_bytes) <= limit, times.shape[1:]) for limit in limits])
+        index = np.argmax(holds, axis=0)
+    else:
+        index = np.argmin(times, axis=0)
+    return tuple(p.name for p in protocols), index, np.take_along_axis(times, index[None], axis=0)[0]
+
+
+def _nccl_s(op: str, message_bytes: Any, ranks: int, p: Protocol, links: Links, factors: dict[str, Any]) -> Any:
+    slow, wide = factors["collective_latency_factor"], factors["collective_bandwidth_factor"]
+    pair = links.peer_Bps * wide
+    if op == "all_to_all":
+        return all_to_all_s(message_bytes, ranks, p.base_s * slow, pair)
+    if op == "send_recv":
+        return send_recv_s(message_bytes, p.base_s * slow, pair)
+    formula = ring_all_reduce_s if op == "all_reduce" else ring_all_gather_s
+    return formula(message_bytes, ranks, p.base_s * slow, p.hop_s * slow, (p.busbw_Bps(ranks) or 0.0) * wide)
+
+
+def collective_s(
+    op: str, message_bytes: Any, ranks: int, deployment: Deployment, links: Links, factors: dict[str, Any]
+) -> Any:
+    """Seconds of a collective with the kernel that the engine would run. [s]"""
+    if ranks <= 1:
+        return 0.0 * message_bytes
+    _, _, fastest = nccl_choice(op, message_bytes, ranks, links, factors)
+    if op != "all_reduce":
+        return fastest
+    backends = _backends(deployment, ranks, message_bytes)
+    for name, alternative in (
+        ("custom_one_shot", _one_shot),
+        ("custom_two_shot", _two_shot),
+        ("symm_mem", _two_shot),
+        ("pcie_ipc", _one_shot),
+    ):
+        chosen = backends == name
+        if np.any(chosen):
+            fastest = np.where(chosen, alternative(message_bytes, ranks, links, factors), fastest)
+    return fastest
+
+
+def _one_shot(message_bytes: Any, ranks: int, links: Links, factors: dict[str, Any]) -> Any:
+    return one_shot_all_reduce_s(
+        message_bytes,
+        ranks,
+        ONE_SHOT_BASE_S * factors["collective_latency_factor"],
+        links.peer_Bps * factors["collective_bandwidth_factor"],
+    )
+
+
+def _two_shot(message_bytes: Any, ranks: int, links: Links, factors: dict[str, Any]) -> Any:
+    return two_shot_all_reduce_s(
+        message_bytes,
+        ranks,
+        TWO_SHOT_BASE_S * factors["collective_latency_factor"],
+        links.peer_Bps * factors["collective_bandwidth_factor"],
+    )
+
+
+def _backends(deployment: Deployment, ranks: int, message_bytes: Any) -> Any:
+    """Name of the engine's kernel for every message size."""
+    sizes = np.atleast_1d(np.asarray(message_bytes, float))
+    unique, index = np.unique(sizes, return_inverse=True)
+    names = [
+        deployment.engine.all_reduce_backend(deployment.options, deployment.facts, ranks, float(n)) for n in unique
+    ]
+    return np.array(names, dtype=object)[index].reshape(sizes.shape)
+
+
+def collective_row(call: Collective, load: Load, deployment: Deployment, links: Links, factors: dict[str, Any]) -> Row:
+    """One collective of the step as a priced row."""
+    sampled_all = load.sampled * deployment.options.dp_attention
+    tokens = {"local": load.tokens, "global": load.all_tokens, "sampled": load.sampled, "sampled_global": sampled_all}[
+        call.tokens
+    ]
+    message = call.bytes_per_token * tokens + call.bytes_fixed
+    seconds = collective_s(call.op, message, call.ranks, deployment, links, factors)
+    name = f"{call.op.replace('_', '-')} ({call.place})"
+    return Row(name, seconds, message_bytes=message, kernels=1.0, bound="communication")
+
+
+def hop_row(tokens: Any, hidden: int, deployment: Deployment, links: Links, factors: dict[str, Any]) -> Row:
+    """One pipeline hop: CPU metadata message and the activations of the micro-batch, split over the TP ranks."""
+    message = hop_bytes(tokens, hidden, ACTIVATION) / deployment.options.attention_tp
+    wire = send_recv_s(message, links.hop_latency_s, links.hop_Bps * factors["collective_bandwidth_factor"])
+    return Row("pipeline hops", wire + factors["pipeline_hop_s"], message_bytes=message, kernels=1.0, bound="pipeline")

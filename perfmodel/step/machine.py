@@ -1,0 +1,44 @@
+"""The accelerator and the links as the operations see them: peaks, bandwidth, protocols. Plain floats."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from perfmodel.errors import DescriptorError
+from perfmodel.placement import Links, Placement, links_of
+
+# Compute falls with the power limit as (P / P_limit)^0.45: gpu_burn 124 against 158 TFLOP/s at 300 and 500 W on the
+# RTX PRO 6000 Server, github sjug/rtx6kpro@738985bb hardware/blackwell-power-limit-sweep.md. Kind: derived.
+_POWER_EXPONENT = 0.45
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """Peaks as the vendor prints them; no efficiency is folded in."""
+
+    peak: dict[str, float]
+    bandwidth_Bps: float
+    sms: float
+    links: Links
+
+    def peak_of(self, form: str) -> float:
+        """Peak of the arithmetic that weights of this format, named as in the catalog, are multiplied in. [FLOP/s]
+
+        FP8 and FP4 formats use their own tensor cores where the device has them; weight-only integer formats are
+        multiplied in BF16.
+        """
+        wanted = {"fp8": "fp8", "int8": "int8", "nvfp4": "fp4", "mxfp4": "fp4"}.get(form.split("-")[0], "bf16")
+        for dtype in (wanted, "bf16", "fp16"):
+            if dtype in self.peak:
+                return self.peak[dtype]
+        raise DescriptorError("this accelerator states no BF16 or FP16 peak")
+
+
+def machine_of(placement: Placement) -> Machine:
+    """The machine of a placement, its compute scaled to the power limit if one is set."""
+    deployment = placement.deployment
+    accelerator, limit = deployment.accelerator, deployment.options.power_limit
+    full = accelerator.power.limit.value
+    scale = min(1.0, limit / full) ** _POWER_EXPONENT if limit and full else 1.0
+    peak = {name: scale * figure.value for name, figure in accelerator.peak.items() if figure.value is not None}
+    return Machine(peak, float(accelerator.memory.bandwidth), float(accelerator.sms), links_of(deployment))

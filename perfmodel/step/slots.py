@@ -1,0 +1,54 @@
+"""Running sequences -> micro-batches in the pipeline's slots, for whole arrays of concurrencies."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from perfmodel.deployment import Deployment
+
+
+@dataclass(frozen=True, eq=False)
+class Occupancy:
+    """Two sizes of micro-batch, the fullest first: ``count[:, i]`` slots hold ``batch[:, i]`` sequences each."""
+
+    batch: np.ndarray  # (1, 2, ...): axis of draws, axis of slots, shape of the question
+    count: np.ndarray  # (1, 2, ...)
+    rule: str
+
+
+def occupancy(deployment: Deployment, batch: Any, max_running: int, arrival: str | None = None) -> Occupancy:
+    """How the engine deals ``batch`` running sequences to its slots.
+
+    ``burst``: requests that arrive together fill one slot up to its limit, then the next (SGLang's scheduler takes
+    from the queue whatever slot comes by). ``staggered``: they spread evenly. The default is the engine's own: SGLang
+    bursts, vLLM's batches drift apart.
+    """
+    running = np.maximum(np.asarray(batch, float), 1.0)
+    options, engine = deployment.options, deployment.engine
+    if options.pp == 1:
+        return _pair(running, running, np.ones_like(running), np.zeros_like(running), "one batch")
+    slots = engine.slots(options)
+    rule = arrival or ("burst" if options.engine == "sglang" else "staggered")
+    if rule == "burst":
+        limit = float(engine.slot_limit(options, max_running))
+        full = np.minimum(np.floor(running / limit), slots)
+        rest = np.where(full >= slots, 0.0, running - full * limit)
+        first = np.where(full > 0, limit, rest)
+        return _pair(
+            first,
+            np.maximum(rest, 1.0),
+            np.where(full > 0, full, 1.0),
+            np.where((full > 0) & (rest > 0), 1.0, 0.0),
+            rule,
+        )
+    used = np.minimum(running, slots)
+    high, low = np.ceil(running / used), np.maximum(np.floor(running / used), 1.0)
+    many = np.where(high > low, running - low * used, used)
+    return _pair(high, low, many, used - many, rule)
+
+
+def _pair(full: Any, rest: Any, full_count: Any, rest_count: Any, rule: str) -> Occupancy:
+    return Occupancy(np.stack([full, rest])[None], np.stack([full_count, rest_count])[None], rule)
