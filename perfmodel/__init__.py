@@ -18,6 +18,7 @@ if TYPE_CHECKING:  # for type checkers and editors; what is not built yet is lef
     from perfmodel.catalog import load_node as load_node
     from perfmodel.deployment.deploy import deploy as deploy
     from perfmodel.planner.job import size_job as size_job
+    from perfmodel.planner.plan import plan as plan
     from perfmodel.serving.compare import compare as compare
     from perfmodel.serving.lengths import lognormal as lognormal
     from perfmodel.serving.lengths import uniform as uniform

@@ -64,6 +64,12 @@ def test_more_work_never_takes_less_and_a_faster_device_never_more(
     assert time(flop, traffic, peak, bandwidth * by) * (1 - 1e-12) <= time(flop, traffic, peak, bandwidth)
 
 
+def test_overlap_goes_from_the_sum_to_the_larger_part() -> None:
+    assert [float(operation_s(3e-3, 5e-3, 0, 0, overlap)) for overlap in (0, 0.25, 1)] == pytest.approx(
+        [8e-3, 7.25e-3, 5e-3]
+    )
+
+
 def test_doubling_the_device_halves_the_time_but_not_the_start_up() -> None:
     one = operation_s(compute_s(1e12, 5e14, 0.8), memory_s(1e9, 2e12, 0.9), 4, 3e-6, 0.3)
     two = operation_s(compute_s(1e12, 1e15, 0.8), memory_s(1e9, 4e12, 0.9), 4, 3e-6, 0.3)
@@ -333,4 +339,5 @@ def test_an_expert_of_kimi_is_24_8_megabytes() -> None:
 def test_kv_values_per_token_and_layer() -> None:
     assert mla_kv_values(512, 64) == 576
     assert [gqa_kv_values(8, 128, 128, ways) for ways in (1, 2, 4, 8, 16)] == [2048, 1024, 512, 256, 256]
+    assert [gqa_kv_values(10, 128, 96, ways) for ways in (1, 4, 16)] == [2240, 448, 224]  # whole heads, at least one
     assert math.prod([gqa_kv_values(4, 128, 128, 8), 94, 2]) == 48128  # Qwen3-235B at TP8

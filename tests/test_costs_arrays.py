@@ -25,6 +25,7 @@ PLAIN = {
     "launch.eager_host_s": {"ranks"},
     **{f"collectives.{name}": {"ranks"} for name in (
         "ring_all_reduce_s", "ring_all_gather_s", "one_shot_all_reduce_s", "two_shot_all_reduce_s", "all_to_all_s")},
+    "network.multimem_all_reduce_s": {"ranks"}, "network.hierarchical_all_reduce_s": {"local", "machines"},
 }  # fmt: skip
 
 VALUES = {
@@ -39,9 +40,12 @@ VALUES = {
     "occupied_slots_s": 0.04, "traverse_s": 0.03, "chunks": 3.0, "slowest_stage_s": 0.005, "stages_s": 0.03,
     "hidden": 7168.0, "launch_s": 2e-5, "spread": 0.15, "host_s": 0.04, "device_s": 0.012,
     "step_s": 0.03, "prefill_s": 0.2, "running": 33.0, "output_tokens": 1000.0, "interference": 1.1,
-    "ttft_s": 0.4, "tpot_s": 0.03,
+    "ttft_s": 0.4, "tpot_s": 0.03, "mean": 2000.0, "load": 0.6, "service_s": 0.2, "second_moment": 1.5,
     "bits": 4, "group": 32, "scale_bits": 16, "zero_bits": 0, "kv_lora_rank": 512, "qk_rope_head_dim": 64,
     "kv_heads": 8, "head_dim": 128, "v_head_dim": 128,
+    "inner_steps": 14.0, "outer_steps": 4.0, "net_hop_s": 5e-6, "tree_Bps": 9e10, "local": 8, "machines": 4, "inner_Bps": 3e11,
+    "uplink_Bps": 4e11, "write_Bps": 2.6e10, "read_Bps": 2.4e10, "chunk_bytes": 131072.0, "copies": 7.0, "copy_bytes": 7392.0,
+    "away": 0.5,
 }  # fmt: skip
 
 

@@ -4,7 +4,7 @@ from dataclasses import fields
 from typing import Any
 
 import pytest
-from helpers import CASE_NODE, kimi, toy
+from cases import CASE_NODE, kimi, toy
 
 import perfmodel as pm
 from perfmodel.engines.options import Options

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 import pytest
+from command_line import ask
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
@@ -79,6 +80,20 @@ def command_lines(text: str) -> list[list[str]]:
     return [call for call in calls if len(call) > 1 and call[1].isalpha()]
 
 
+def shown(text: str) -> list[tuple[list[str], list[str]]]:
+    """(words of a call, lines of the answer that the page shows below it) for every pair of sh and text blocks."""
+    pairs = re.findall(r"^```sh\n([^`]*)^```\n\n```text\n([^`]*)^```$", text, re.M)
+    return [(calls[-1], answer.splitlines()) for call, answer in pairs if (calls := command_lines(f"```sh\n{call}```"))]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_answers_are_those_of_the_program(page: Path) -> None:
+    for call, lines in shown(page.read_text()):
+        answer = iter(ask(*call[1:]).stdout.splitlines())
+        for line in lines:
+            assert line == "..." or line in answer, f"{' '.join(call)} does not answer, in this place: {line!r}"
+
+
 def spellings(command: click.Command) -> set[str]:
     return {"--help", *(word for option in command.params for word in (*option.opts, *option.secondary_opts))}
 
@@ -108,6 +123,29 @@ def test_every_command_has_help_and_is_documented() -> None:
         assert f"perfmodel {word}" in pages, f"perfmodel {word} is in no document"
 
 
+def test_theory_names_what_exists() -> None:
+    from dataclasses import fields
+
+    from perfmodel.engines.options import Options
+    from perfmodel.step.factors import NAMES
+
+    theory = (ROOT / "docs/theory.md").read_text()
+    formulas: set[str] = set()
+    for path in sorted((ROOT / "perfmodel/costs").glob("[a-z]*.py")):
+        assert path.stem == "dispatch" or f"`costs/{path.name}`" in theory, f"docs/theory.md does not name {path.name}"
+        formulas |= set(re.findall(r"^def ([a-z]\w*)", path.read_text(), re.M))
+    named = set(re.findall(r"`([a-z]\w*_\w+)`", theory))
+    assert named - formulas - {*NAMES, *(f.name for f in fields(Options)), "routing_concentration"} == set()
+    assert len(named & formulas) > 20
+
+
+def test_nomenclature_names_every_factor() -> None:
+    from perfmodel.step.factors import NAMES
+
+    words = (ROOT / "docs/nomenclature.md").read_text()
+    assert [factor for factor in NAMES if f"`{factor}`" not in words] == []
+
+
 @pytest.mark.parametrize("page", PAGES, ids=name)
 def test_no_placeholder_is_left(page: Path) -> None:
     assert "TODO" not in page.read_text()
@@ -125,3 +163,6 @@ def test_the_readers_see_what_they_should() -> None:
     assert command_lines(page) == [["perfmodel", "predict", "--pp", "2"], ["perfmodel", "memory", "--tp", "8"]]
     assert anchors(page) == {"a-b-c"}
     assert fences(page, "python") == []
+    assert shown("```sh\nperfmodel step --tp 8\n```\n\n```text\na\n...\nb\n```\n") == [
+        (["perfmodel", "step", "--tp", "8"], ["a", "...", "b"])
+    ]

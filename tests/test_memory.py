@@ -4,7 +4,7 @@ import re
 from typing import Any
 
 import pytest
-from helpers import CASE_NODE, GIB, kimi, toy
+from cases import CASE_NODE, GIB, kimi, toy
 
 import perfmodel as pm
 from perfmodel.engines.memory import VERDICTS

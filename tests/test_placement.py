@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import CASE_NODE, GIB, kimi, toy
+from cases import CASE_NODE, GIB, kimi, toy
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 

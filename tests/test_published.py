@@ -7,7 +7,7 @@ import csv
 from pathlib import Path
 
 import pytest
-from helpers import toy
+from cases import toy
 
 import perfmodel as pm
 from perfmodel.placement import place, text_bytes, weight_width

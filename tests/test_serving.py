@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import CASE_NODE, kimi, toy
+from cases import CASE_NODE, kimi, toy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -73,7 +73,8 @@ def test_what_exceeds_the_pool_waits_and_the_throughput_saturates() -> None:
     d = DEPLOYED["sglang tp8"]
     room = pm.memory(d).kv_tokens
     curve = pm.predict(d, concurrency=[64, 1000, 2000], input_tokens=8000, output_tokens=2000)
-    assert curve.running[1] == curve.running[2] == room // 9000
+    reserved = 0.14 * 0.7 * 1000  # SGLang keeps this share of the answers still to come free
+    assert curve.running[1] == curve.running[2] == room // (9000 + reserved)
     assert curve.output_tok_s[0][1] == pytest.approx(curve.output_tok_s[0][2])
     assert curve.ttft_s[0][2] > 1.9 * curve.ttft_s[0][1]
     assert any("wait" in warning for warning in curve.warnings)
@@ -130,12 +131,15 @@ def test_points_have_the_keys_of_the_contract() -> None:
         assert sum(point["parts"].values()) * 1e3 == pytest.approx(point["tpot_ms"], rel=1e-9)
 
 
-def test_the_mean_of_a_distribution_is_what_enters() -> None:
+def test_mean_and_spread_of_a_distribution_enter() -> None:
+    """Who looks at a random time finds long answers more often: a running request is longer than the mean one."""
     d = DEPLOYED["vllm tp8"]
-    fixed, spread = (pm.predict(d, concurrency=8, input_tokens=n) for n in (900, "uniform:800:1000"))
-    assert spread.output_tok_s[0] == pytest.approx(fixed.output_tok_s[0])
-    assert any("means" in line for line in spread.assumptions)
-    assert not any("means" in line for line in fixed.assumptions)
+    prompts = [pm.predict(d, concurrency=8, input_tokens=n) for n in (900, "uniform:800:1000")]
+    assert prompts[1].output_tok_s[0] == pytest.approx(prompts[0].output_tok_s[0])
+    fixed, spread = (pm.predict(d, concurrency=8, output_tokens=n) for n in (2000, "lognormal:2000:0.8"))
+    assert spread.tpot_s[0][0] > fixed.tpot_s[0][0]
+    assert any("mean and spread" in line for line in spread.assumptions)
+    assert not any("mean and spread" in line for line in fixed.assumptions)
 
 
 def test_a_deployment_that_cannot_start_is_answered_with_a_warning() -> None:

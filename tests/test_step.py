@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import CASE_NODE, kimi, named
+from cases import CASE_NODE, kimi, named
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

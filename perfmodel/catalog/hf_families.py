@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from perfmodel.catalog import hf_parts as part
@@ -12,7 +12,7 @@ from perfmodel.catalog.hf_parts import Layer, Part
 Built = dict[str, Any]      # layers, and what else of the model a family decides: norms, mtp, tied, ...
 
 
-def layers(attention: list[Part | None], mlp: list[Part | None]) -> list[Layer]:
+def layers(attention: Sequence[Part | None], mlp: Sequence[Part | None]) -> list[Layer]:
     """Both halves of every layer."""
     return list(zip(attention, mlp, strict=True))
 
@@ -24,7 +24,8 @@ def mtp(c: Keys, built: Built, *names: str, **more: Any) -> Built:
 
 
 def plain(qk_norm: Any = False, bias: Any = "attention_bias", output_bias: bool = False, gated: bool = True,
-          norms: Part | None = None, tied: bool = False, pattern: int | None = None) -> Callable[[Keys], Built]:  # fmt: skip
+          norms: Part | None = None, tied: bool = False, pattern: int | None = None) -> Callable[[Keys],
+                                                                                                 Built]:  # fmt: skip
     """Dense decoder with grouped-query attention. `bias` is the key that says so, or the fact itself."""
 
     def build(c: Keys) -> Built:
@@ -145,7 +146,8 @@ def kimi_linear(c: Keys) -> Built:
     rank = 0 if conf.flag("use_full_rank_gate") else width
     delta = part.linear(c, "kda", heads, heads, width, width, conf.count("short_conv_kernel_size"), rank)
     full = part.mla(c, output_gate=c.flag("mla_use_output_gate"))
-    numbers = {key: [conf.whole(key, i, 1, count) for i in conf.listed(key)] for key in ("kda_layers", "full_attn_layers")}
+    numbers = {key: [conf.whole(key, i, 1, count) for i in conf.listed(key)] for key in ("kda_layers",
+                                                                                         "full_attn_layers")}
     if sorted(i for listed in numbers.values() for i in listed) != list(range(1, count + 1)):
         raise conf.refuse("kda_layers", f"with full_attn_layers it must name each of {count} layers once")
     latent = c.count("routed_expert_hidden_size", default=None)
@@ -203,6 +205,11 @@ def minimax_m3(c: Keys) -> Built:
     return mtp(c, {"layers": layers(list(attentions), list(mlps))}, "num_nextn_predict_layers")
 
 
+def mimo(c: Keys) -> Built:
+    """MiMo 7B: Qwen2 with layers for multi-token prediction."""
+    return mtp(c, plain()(c), "num_nextn_predict_layers")
+
+
 def mimo_v2(c: Keys) -> Built:
     """MiMo V2 Flash: sliding layers with heads of their own and sinks."""
     count = part.layer_count(c)
@@ -230,7 +237,7 @@ def step(c: Keys) -> Built:
 
 
 def llama4(c: Keys) -> Built:
-    """Llama 4: chunked attention but in every fourth layer, experts in every n-th; the norms of query and key are bare."""
+    """Llama 4: full attention in every fourth layer, else chunked; experts in every n-th. Its norms have no weights."""
     count = part.layer_count(c)
     ropes = c.listed("no_rope_layers", default=[]) or [int((i + 1) % 4 != 0) for i in range(count)]
     if len(ropes) != count:
@@ -282,7 +289,8 @@ def nemotron_h(c: Keys) -> Built:
     else:
         types = c.words("layers_block_type")
     if c.has("num_hidden_layers") and c.count("num_hidden_layers") != len(types):
-        raise c.refuse("num_hidden_layers", f"{c.count('num_hidden_layers')} contradicts the pattern of {len(types)} layers")
+        raise c.refuse("num_hidden_layers",
+                       f"{c.count('num_hidden_layers')} contradicts the pattern of {len(types)} layers")
     parts: dict[str, Layer] = {"mamba": (part.mamba(c), None), "attention": (part.gqa(c), None)}
     if "mlp" in types:
         parts["mlp"] = (None, part.dense(c, gated=False, bias=c.flag("mlp_bias")))
@@ -315,7 +323,8 @@ def nemotron_nas(c: Keys) -> Built:
         attention, ffn = b.inner("attention"), b.inner("ffn")
         for half in (attention, ffn):
             if half.flag("replace_with_linear"):
-                raise half.refuse("replace_with_linear", "a linear layer in place of attention or MLP is not described here")
+                raise half.refuse("replace_with_linear",
+                                  "a linear layer in place of attention or MLP is not described here")
         first = None
         if not attention.flag("no_op"):
             group = attention.count("n_heads_in_group", most=heads)
@@ -339,7 +348,8 @@ def _ffn_width(ffn: Keys, hidden: int) -> int:
 def granite_hybrid(c: Keys) -> Built:
     """Granite 4: Mamba-2 or attention, each with experts and a shared MLP, or a dense MLP."""
     types = c.words("layer_types", "layers_block_type", length=part.layer_count(c))
-    attentions = part.chosen(c, types, {"mamba": part.mamba(c), "attention": part.gqa(c, bias=c.flag("attention_bias"))})
+    attentions = part.chosen(c, types, {"mamba": part.mamba(c),
+                                        "attention": part.gqa(c, bias=c.flag("attention_bias"))})
     if c.count("num_local_experts", default=0, least=0):
         mlp = part.moe(c, width=("intermediate_size",), shared_intermediate=c.count("shared_intermediate_size"))
     else:
@@ -359,7 +369,7 @@ FAMILIES: dict[str, Callable[[Keys], Built]] = {
     "llama": plain(output_bias=True), "mistral": mistral, "ministral3": mistral, "mistral3_text": mistral,
     "qwen2": plain(bias=True), "qwen2_5_vl_text": plain(bias=True), "qwen2_vl_text": plain(bias=True),
     "qwen3": plain(qk_norm=True, output_bias=True), "qwen3_vl_text": plain(qk_norm=True, output_bias=True),
-    "mimo": plain(), "phi3": plain(bias=False), "granite": plain(output_bias=True), "seed_oss": plain(),
+    "mimo": mimo, "phi3": plain(bias=False), "granite": plain(output_bias=True), "seed_oss": plain(),
     "phi": plain(bias=True, output_bias=True, gated=False, norms={"shared": True, "bias": True}),
     "glm4": plain(norms={"each": 2}), "glm": plain(), "olmo2": plain(qk_norm="full"),
     "gemma": plain(tied=True), "gemma2": plain(norms={"each": 2}, tied=True, pattern=2),

@@ -15,9 +15,9 @@ MAX_NUMBER = 10**9
 _MISSING = object()
 
 
-def read_json(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """The object in a JSON file of at most 4 MiB."""
-    return parse_json(read_text(path, MAX_BYTES), os.path.basename(os.fspath(path)))
+def read_json(path: str | os.PathLike[str], limit: int = MAX_BYTES) -> dict[str, Any]:
+    """The object in a JSON file of at most 4 MiB, unless more is allowed."""
+    return parse_json(read_text(path, limit), os.path.basename(os.fspath(path)))
 
 
 def parse_json(text: str, name: str = "config.json") -> dict[str, Any]:
@@ -40,7 +40,8 @@ def parse_json(text: str, name: str = "config.json") -> dict[str, Any]:
     except RecursionError:
         raise DescriptorError(f"{name}: nested deeper than {MAX_DEPTH}") from None
     except json.JSONDecodeError as error:
-        raise DescriptorError(f"{name}: line {error.lineno}: not JSON, {error.msg[:1].lower()}{error.msg[1:]}") from None
+        why = error.msg[:1].lower() + error.msg[1:]
+        raise DescriptorError(f"{name}: line {error.lineno}: not JSON, {why}") from None
     except ValueError as error:                 # an integer of thousands of digits
         raise DescriptorError(f"{name}: not JSON, {str(error)[:80]}") from None
     if not isinstance(document, dict):

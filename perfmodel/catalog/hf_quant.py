@@ -67,7 +67,8 @@ def _ignore(c: Keys, scheme: Scheme, *names: str) -> None:
 def _integer(bits: int, group: int | None, zero: bool) -> tuple[str, Form]:
     if group is None:
         return f"int{bits}", {"bits": bits}
-    return f"int{bits}-g{group}", {"bits": bits, "group": group, "scale_bits": 16} | ({"zero_bits": bits} if zero else {})
+    return f"int{bits}-g{group}", {"bits": bits, "group": group,
+                                   "scale_bits": 16} | ({"zero_bits": bits} if zero else {})
 
 
 def _group(c: Keys, *names: str) -> int | None:

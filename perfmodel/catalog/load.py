@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,17 +14,46 @@ from perfmodel.catalog import synthesis
 from perfmodel.catalog.architecture import ModelArch
 from perfmodel.catalog.base import Descriptor
 from perfmodel.catalog.lookup import FOLDERS, files, find, fold, is_path, unknown
-from perfmodel.catalog.schema import Accelerator, Calibration, Node
+from perfmodel.catalog.schema import Accelerator, Calibration, Fabric, Node
 from perfmodel.catalog.yaml import read_yaml
 from perfmodel.errors import DescriptorError
 
 Noun = TypeVar("Noun", bound=Descriptor)
-SCHEMAS = {"model": "model/1", "node": "node/1", "accelerator": "accelerator/1", "calibration": "calibration/1"}
+SCHEMAS = {"model": "model/1", "node": "node/1", "accelerator": "accelerator/1", "calibration": "calibration/1",
+           "fabric": "fabric/1"}
 
 
 def load_model(name_or_path: str | os.PathLike[str]) -> ModelArch:
-    """A model architecture by catalog name, Hugging Face id or path of a YAML."""
-    return _load("model", ModelArch, name_or_path)
+    """A model architecture by catalog name, Hugging Face id, YAML, config.json, folder of a checkpoint or GGUF file.
+
+    A Hugging Face id that the catalog does not know is fetched where `huggingface_hub` is installed and answers.
+    """
+    name = os.fspath(name_or_path)
+    if not is_path(name) and find("model", name) is None and re.fullmatch(r"[\w.-]+/[\w.-]+", name):
+        from perfmodel.catalog.hub import fetch
+
+        folder = fetch(name)
+        if folder is None:
+            raise unknown("model", name)
+        return _imported(folder, name)
+    if is_path(name) and not name.lower().endswith((".yaml", ".yml")):
+        return _imported(Path(name), None)
+    return _load("model", ModelArch, name)
+
+
+def _imported(path: Path, hf_id: str | None) -> ModelArch:
+    """A model from a folder, config.json or GGUF file, made afresh each time."""
+    if path.suffix.lower() == ".gguf":
+        from perfmodel.catalog.gguf import raw_from_gguf
+
+        raw = raw_from_gguf(path)
+    elif path.suffix.lower() == ".json" or path.is_dir():
+        from perfmodel.catalog.hf import raw_from_hf
+
+        raw = raw_from_hf(path, hf_id=hf_id)
+    else:
+        raise DescriptorError(f"{path.name}: a model is read from YAML, config.json, a checkpoint's folder or GGUF")
+    return validate(ModelArch, "model", raw, path.name or str(path))
 
 
 def load_accelerator(name_or_path: str | os.PathLike[str]) -> Accelerator:
@@ -41,6 +71,11 @@ def load_node(name_or_path: str | os.PathLike[str]) -> Node:
             like = find("node", f"8x-{accelerator.name}")
             return synthesis.node(wanted[0], accelerator, _load("node", Node, like) if like else None)
     return _load("node", Node, name)
+
+
+def load_fabric(name_or_path: str | os.PathLike[str]) -> Fabric:
+    """A class of links by name or path."""
+    return _load("fabric", Fabric, name_or_path)
 
 
 def load_calibration(accelerator: str | None, engine: str | None = None,

@@ -6,13 +6,14 @@ import os
 import re
 from pathlib import Path
 
-from perfmodel.catalog.yaml import read_yaml
+from perfmodel.catalog.yaml import parse_yaml, read_text
 from perfmodel.errors import DescriptorError, UnknownName
 
 FOLDERS = {
     "model": "models",
     "node": "hardware/nodes",
     "accelerator": "hardware/accelerators",
+    "fabric": "hardware/fabrics",
     "calibration": "hardware/calibrations",
     "observations": "hardware/observations",
 }
@@ -46,15 +47,20 @@ def files(kind: str) -> dict[str, Path]:
 
 
 def names(kind: str) -> list[str]:
-    """Every name of a kind: model, node, accelerator, calibration, observations."""
+    """Every name of a kind: model, node, accelerator, fabric, calibration, observations."""
     if kind not in FOLDERS:
         raise UnknownName("kind of descriptor", kind, FOLDERS)
     return sorted(path.stem for path in files(kind).values())
 
 
 def is_path(name: str) -> bool:
-    """A name that ends like a file is one; anything else is looked up."""
-    return name.lower().endswith((".yaml", ".yml", ".json", ".csv"))
+    """A name that ends like a file, or a folder that is there; anything else is looked up."""
+    return name.lower().endswith((".yaml", ".yml", ".json", ".csv", ".gguf")) or _is_folder(name)
+
+
+def _is_folder(name: str) -> bool:
+    """Whether a name with a separator (or `.`) is a folder; a lone word is always a catalog name."""
+    return (os.sep in name or name in (".", "..")) and os.path.isdir(name)
 
 
 def find(kind: str, name: str) -> Path | None:
@@ -62,7 +68,7 @@ def find(kind: str, name: str) -> Path | None:
     known, key = files(kind), fold(str(name))
     if key in known:
         return known[key]
-    return next((path for path in known.values() if key and key in map(fold, _aliases(path))), None)
+    return next((path for path in known.values() if key and _has_alias(path, key)), None)
 
 
 def unknown(kind: str, name: str) -> UnknownName:
@@ -70,11 +76,18 @@ def unknown(kind: str, name: str) -> UnknownName:
     return UnknownName(kind, name, names(kind))
 
 
-def _aliases(path: Path) -> list[str]:
+def _has_alias(path: Path, key: str) -> bool:
+    """Whether a file lists an alias. Only its `aliases:` line is parsed, and only where the letters occur in it."""
     if path.suffix != ".yaml":
-        return []
+        return False
     try:
-        listed = read_yaml(path).get("aliases") or []
+        listed = _ALIASES.search(read_text(path))
+        if listed is None or key not in fold(listed[0].replace("/", "")):
+            return False
+        found = parse_yaml(listed[0], path.name).get("aliases") or []
     except DescriptorError:                 # a broken file is reported when it is asked for by its own name
-        return []
-    return [alias for alias in listed if isinstance(alias, str)] if isinstance(listed, list) else []
+        return False
+    return isinstance(found, list) and key in (fold(alias) for alias in found if isinstance(alias, str))
+
+
+_ALIASES = re.compile(r"^aliases:.*(?:\n[ \t-].*)*", re.MULTILINE)

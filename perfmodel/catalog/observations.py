@@ -78,6 +78,16 @@ def load_kernels(name_or_path: str | os.PathLike[str]) -> tuple[dict[str, str], 
     return tuple(rows)
 
 
+def load_rows(name_or_path: str | os.PathLike[str]) -> tuple[dict[str, str], ...]:
+    """All rows of an observation file with columns of its own, as text; every row has an ``id`` and a ``use``."""
+    path = _find(name_or_path)
+    header, rows = _table(path)
+    missing = [column for column in ("id", "source", "use") if column not in header]
+    if missing:
+        raise DescriptorError(f"{path.name}: the column {missing[0]} is missing")
+    return tuple(rows)
+
+
 def _find(name_or_path: str | os.PathLike[str]) -> Path:
     name = os.fspath(name_or_path)
     path = Path(name) if is_path(name) else find("observations", name)

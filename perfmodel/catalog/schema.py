@@ -24,14 +24,16 @@ from perfmodel.catalog.base import (
 )
 from perfmodel.units import split
 
-VertexKind = Literal["gpu", "socket", "switch", "nvswitch", "network"]
+VertexKind = Literal["gpu", "socket", "root", "switch", "nvswitch", "nic", "rail", "network"]
+NVLINKS_OF_A_GPU = 18           # most that a GPU has had (Hopper, Blackwell)
 
 
 # ---------------------------------------------------------------- accelerator
 
 class Memory(Strict):
     capacity: Size          # as the vendor sells it
-    total: Size             # what the driver reports as total
+    total: Size             # what the driver reports as total (nvidia-smi)
+    process_total: Size | None = None       # what a process sees as total (cudaMemGetInfo); null: the same
     bandwidth: Rate
     l2: Size
 
@@ -63,9 +65,12 @@ class Accelerator(Descriptor):
 # ---------------------------------------------------------------- node
 
 class Link(Strict):
+    """``count`` equal links side by side: bonded NVLinks, NICs of one vertex."""
+
     a: str
     b: str
     kind: str
+    count: Count = 1
 
 
 class LinkKind(Strict):
@@ -74,7 +79,10 @@ class LinkKind(Strict):
 
 
 class Topology(Strict):
-    """The node as a graph: GPUs, sockets and switches joined by links."""
+    """The node as a graph: GPUs, root ports, switches, sockets, NVSwitches, NICs and rails joined by links.
+
+    Machines of a cluster are what stays joined when rails and network are taken away.
+    """
 
     kind: Literal["pcie", "nvlink"]
     vertices: dict[str, VertexKind]
@@ -83,12 +91,55 @@ class Topology(Strict):
 
     @model_validator(mode="after")
     def _links_join_known_vertices(self) -> Topology:
+        seen: set[frozenset[str]] = set()
         for link in self.links:
             for end in (link.a, link.b):
                 if end not in self.vertices:
                     raise ValueError(f"link {link.a} - {link.b}: {end!r} is not a vertex")
             if link.kind not in self.link_kinds:
                 raise ValueError(f"link {link.a} - {link.b}: kind {link.kind!r} is not in link_kinds")
+            if link.a == link.b:
+                raise ValueError(f"link {link.a} - {link.b} joins a vertex to itself")
+            if frozenset((link.a, link.b)) in seen:
+                raise ValueError(f"link {link.a} - {link.b} appears twice; links side by side are written as count")
+            seen.add(frozenset((link.a, link.b)))
+        return self
+
+    @model_validator(mode="after")
+    def _all_vertices_are_joined(self) -> Topology:
+        near: dict[str, list[str]] = {name: [] for name in self.vertices}
+        for link in self.links:
+            near[link.a].append(link.b)
+            near[link.b].append(link.a)
+        reached = list(self.vertices)[:1]
+        found = set(reached)
+        for name in reached:                        # grows while it is walked
+            new = [other for other in near[name] if other not in found]
+            found.update(new)
+            reached += new
+        lost = [name for name in self.vertices if name not in found]
+        if lost:
+            raise ValueError(f"no path of links between {reached[0]} and {lost[0]}")
+        return self
+
+    @model_validator(mode="after")
+    def _a_gpu_has_the_ports_that_gpus_have(self) -> Topology:
+        ports: dict[str, int] = {}
+        bonds: dict[str, int] = {}
+        for link in self.links:
+            for here, there in ((link.a, link.b), (link.b, link.a)):
+                if self.vertices[here] != "gpu":
+                    continue
+                if self.vertices[there] in ("socket", "root", "switch"):
+                    ports[here] = ports.get(here, 0) + link.count
+                elif self.vertices[there] == "gpu":
+                    bonds[here] = bonds.get(here, 0) + link.count
+        for gpu, count in ports.items():
+            if count > 1:
+                raise ValueError(f"{gpu} has {count} PCIe links; a GPU has one")
+        for gpu, count in bonds.items():
+            if count > NVLINKS_OF_A_GPU:
+                raise ValueError(f"{gpu} has {count} NVLinks; a GPU has at most {NVLINKS_OF_A_GPU}")
         return self
 
 
@@ -99,12 +150,16 @@ class Host(Strict):
     note: str = ""
 
 
+CollectiveName = Literal["all_gather", "reduce_scatter", "all_to_all", "send_recv"]
+
+
 class GroupBandwidth(Strict):
     """Bus bandwidth of a group of another size; null where that protocol is not used or was not measured."""
 
     ll_busbw: Rate | None = None
     ll128_busbw: Rate | None = None
     simple_busbw: Rate | None = None
+    nvls_busbw: Rate | None = None
 
 
 class AllReduce(Strict):
@@ -113,6 +168,8 @@ class AllReduce(Strict):
     ``base_s``, ``hop_s`` and ``ll_busbw`` belong to LL; a protocol whose figures are null is never used there.
     The bus bandwidths hold for all GPUs of the node, ``by_ranks`` for smaller groups (which cross fewer links).
     NCCL runs LL up to ``ll_until`` bytes and LL128 up to ``ll128_until``, which is not always the fastest choice.
+    All-gather and reduce-scatter follow from the same figures with half the steps and ``copy_rate``, at which a rank
+    copies its own share; ``ops`` holds figures of operations that were measured by themselves.
     """
 
     base_s: Seconds
@@ -127,6 +184,11 @@ class AllReduce(Strict):
     ll_until: Size | None = None
     ll128_until: Size | None = None
     by_ranks: dict[int, GroupBandwidth] = {}
+    nvls_base_s: Seconds | None = None
+    nvls_busbw: Rate | None = None
+    copy_rate: Rate | None = None
+    ops: dict[CollectiveName, AllReduce] = {}
+    environment: dict[str, str] = {}        # of NCCL, if these figures hold for another one than the node's
     note: str = ""
 
 
@@ -141,14 +203,26 @@ class Collectives(Strict):
         return self
 
 
+class NcclSetup(Strict):
+    """NCCL as it runs on a node: version and environment, as far as they are stated."""
+
+    version: str = ""
+    environment: dict[str, str] = {}
+    note: str = ""
+
+
 class Node(Descriptor):
-    """One machine: `count` accelerators of one kind on a graph of links."""
+    """One machine, or a cluster of equal ones: `count` accelerators of one kind on a graph of links.
+
+    ``p2p`` says whether a GPU may read another's memory: all, none, or those of one socket.
+    """
 
     accelerator: str
     count: Count
     topology: Topology
     p2p: bool | Literal["within_socket"]
     host: Host = Host()
+    nccl: NcclSetup = NcclSetup()
     collectives: Collectives | None = None
     assumptions: tuple[str, ...] = ()
 
@@ -158,6 +232,25 @@ class Node(Descriptor):
         if gpus != self.count:
             raise ValueError(f"count is {self.count}, but the topology has {gpus} GPUs")
         return self
+
+
+# ---------------------------------------------------------------- fabric
+
+class Fabric(Descriptor):
+    """What NCCL's protocols cost over one class of links, measured where the links carry ``bandwidth``.
+
+    A node without figures of its own is priced with those of its class, bus bandwidths scaled by its own links.
+    ``latency_sd`` and ``bandwidth_sd`` are the spread of hosts of this class (log scale): what no description states.
+    ``peers`` is the share of its port that a GPU reaches when it talks to several others at once.
+    """
+
+    transport: Literal["nvlink", "pcie", "host", "network"]
+    compute_capability: tuple[float, ...] = ()      # from, below; empty: any
+    bandwidth: Rate
+    peers: Number
+    latency_sd: Number
+    bandwidth_sd: Number
+    figures: AllReduce
 
 
 # ---------------------------------------------------------------- calibration

@@ -29,7 +29,7 @@ COMMANDS = {
     "doctor": "doctor",
     "probe": "probe",
     "catalog": "catalog",
-    "import": "imports",
+    "import": "import_",
     "report": "report",
     "ui": "ui",
 }

@@ -169,6 +169,8 @@ workload_flags = _stacked(
              help="a number, uniform:LOW:HIGH or lognormal:MEAN:SIGMA"),
         flag("--output-tokens", default="1024", show_default=True, metavar="LENGTH", section="Workload",
              help="the same of the answers"),
+        flag("--arrival", type=click.Choice(["burst", "staggered"]), section="Workload",
+             help="how a pipeline's slots are filled; default: burst for SGLang, staggered for vLLM"),
     ]
 )  # fmt: skip
 

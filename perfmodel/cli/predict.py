@@ -28,6 +28,8 @@ EXAMPLES = examples(
     "perfmodel predict --model kimi-k2.6 --node 8x-rtx-pro-6000-server \\",
     "    --engine sglang --pp 8 --no-cuda-graphs --memory-fraction 0.9 \\",
     "    --concurrency 1,4,8,16 --input-tokens 200 --output-tokens lognormal:2500:0.8",
+    "perfmodel predict --model kimi-k2.6 --node 8x-rtx-pro-6000-server --tp 8 \\",
+    "    --kv-dtype fp8 --request-rate 0.2,0.5,1",
     "perfmodel predict --model kimi-k2.6 --node 8x-h200-sxm --tp 8 --plot curve.png",
 )
 
@@ -35,6 +37,7 @@ EXAMPLES = examples(
 @click.command(cls=Question, short_help="how fast is one strategy?", epilog=EXAMPLES)
 @deployment_flags
 @workload_flags
+@click.option("--request-rate", metavar="R,R,...", help="Poisson arrivals a second, in place of --concurrency.")
 @JSON
 @PLOT
 @MEASURED
@@ -51,7 +54,10 @@ def predict(**given: Any) -> None:
     check_picture(given["plot"])
     rows = measured_rows(given["measured"])
     d = deploy(given["model"], node=given["node"], engine=given["engine"], **deployment_keywords(given))
-    curve = ask(d, **workload(given))
+    load = workload(given)
+    if given["request_rate"] is not None:
+        load = {**load, "concurrency": None, "request_rate": numbers("request_rate", given["request_rate"])}
+    curve = ask(d, **load)
     points = measured_points(rows, [curve])
     show(curve, lambda: curve_text(curve, points[0]), given, measured=points)
     warn(curve.warnings)
@@ -63,6 +69,7 @@ def workload(given: dict[str, Any]) -> dict[str, Any]:
         "concurrency": numbers("concurrency", given["concurrency"]),
         "input_tokens": given["input_tokens"],
         "output_tokens": given["output_tokens"],
+        "arrival": given["arrival"],
     }
 
 

@@ -90,10 +90,11 @@ def _measure(given: dict[str, Any]) -> None:
     if not 1 <= timeout <= 86_400:
         raise BadInput(f"timeout must lie between 1 and 86400 s, not {given['timeout'][:40]}")
     session.need_torch()
+    gpus = whole("gpus", given["gpus"]) if given["gpus"] else None
     with _progress() as (started, now):
         report = run.probe(
-            Path(given["out"]), quick=given["quick"], host_staged=given["host_staged"], only=_kinds(given),
-            gpus=whole("gpus", given["gpus"]) if given["gpus"] else None, timeout_s=timeout, started=started, progress=now)
+            Path(given["out"]), quick=given["quick"], host_staged=given["host_staged"], only=_kinds(given), gpus=gpus,
+            timeout_s=timeout, started=started, progress=now)
     warn(f"not measured: {task} ({why})" for task, why in list(report.failed.items())[:10])
     print_json(report.to_dict()) if given["as_json"] else click.echo(text(report))
     if report.missing:
@@ -112,8 +113,8 @@ def _progress() -> Iterator[tuple[Callable[[int, int], None], Callable[[str], No
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     console = Console(stderr=True)
-    with Progress(TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
-                  console=console, transient=True, disable=not console.is_terminal) as bar:
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         line = bar.add_task("starting", total=None)
         kinds = [""]
 
@@ -140,8 +141,8 @@ def text(report: ProbeReport) -> str:
     for name, value in report.figures.items():
         stem, _, unit = name.rpartition("_")
         lines.append(f"  {stem.replace('_', ' '):{width}}  {si(value, units[unit])}")
-    lines += ["", *(f"assumption: {entry}" for entry in report.assumptions), *(f"written to {file}" for file in report.files)]
-    return "\n".join(lines)
+    lines += ["", *(f"assumption: {entry}" for entry in report.assumptions)]
+    return "\n".join([*lines, *(f"written to {file}" for file in report.files)])
 
 
 probe_command = probe

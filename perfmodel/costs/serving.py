@@ -77,3 +77,71 @@ def request_s(ttft_s: Any, tpot_s: Any, output_tokens: Any) -> Any:
     .. [1] vLLM 0.33.0, benchmarks/serve.py: TPOT = (latency - TTFT) / (output_len - 1).
     """
     return ttft_s + (output_tokens - 1) * tpot_s
+
+
+def lived_tokens(mean: Any, spread: Any) -> Any:
+    r"""Mean number of tokens that a running request has already made; as many are still to come.
+
+    .. math:: \frac{E[n^2]}{2\,E[n]} = \frac{\bar n}{2}\,(1 + v^2)
+
+    Parameters
+    ----------
+    mean : float or array
+        Mean answer :math:`\bar n`. [token]
+    spread : float or array
+        Coefficient of variation :math:`v` of the answers. [1]
+
+    Returns
+    -------
+    float or array
+        Tokens. [token]
+
+    Notes
+    -----
+    Valid in steady state: who looks at a random time finds long answers more often than short ones.
+
+    Examples
+    --------
+    >>> lived_tokens(1000.0, 0.0), lived_tokens(1000.0, 1.0)
+    (500.0, 1000.0)
+
+    References
+    ----------
+    .. [1] D. Cox, "Renewal Theory", 1962, section 5.4 (length-biased sampling).
+    """
+    return mean / 2 * (1 + spread**2)
+
+
+def queue_wait_s(load: Any, service_s: Any, second_moment: Any) -> Any:
+    r"""Mean wait before service with Poisson arrivals at one server.
+
+    .. math:: W = \frac{\rho}{1-\rho}\,\frac{E[s^2]}{2\,E[s]}
+
+    Parameters
+    ----------
+    load : float or array
+        Share :math:`\rho` of the time that the server is busy, below 1. [1]
+    service_s : float or array
+        Mean service time :math:`E[s]`. [s]
+    second_moment : float or array
+        :math:`E[s^2] / E[s]^2`: 1 for equal services, 2 for exponential ones. [1]
+
+    Returns
+    -------
+    float or array
+        Seconds. [s]
+
+    Notes
+    -----
+    Valid in steady state (Pollaczek-Khinchine); grows without bound as the load goes to 1.
+
+    Examples
+    --------
+    >>> queue_wait_s(0.5, 2.0, 2.0)
+    2.0
+
+    References
+    ----------
+    .. [1] L. Kleinrock, "Queueing Systems", vol. 1, 1975, section 5.6.
+    """
+    return load / (1 - load) * service_s * second_moment / 2

@@ -44,7 +44,7 @@ class Deployment:
     def command(self) -> str:
         """The launch command of this engine and version."""
         model_id = self.model.aliases[0] if self.model.aliases else self.model.name
-        return str(self.engine.launch_command(self.requested, model_id))
+        return str(self.engine.launch_command(self.requested, model_id, moe=self.facts.experts > 0))
 
     def to_dict(self) -> dict[str, Any]:
         """The deployment in words and numbers."""
@@ -165,7 +165,9 @@ def _late_notes(requested: Options, options: Options, facts: Facts, node: Node) 
         variant = node.collectives.default if node.collectives else "NCCL's own tuning constants"
         notes.append(f"nccl: {variant} (default of the node file)")
     if requested.context and requested.context > facts.max_context:
-        notes.append(f"context {requested.context} is beyond the model's own {facts.max_context}: needs an override there")
+        notes.append(
+            f"context {requested.context} is beyond the model's own {facts.max_context}: needs an override there"
+        )
     return tuple(notes)
 
 

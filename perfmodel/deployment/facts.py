@@ -39,9 +39,12 @@ def facts_of(model: ModelArch, node: Node, accelerator: Accelerator, formats: di
     kind, heads, kv_heads, values = heads_and_cache(main_attention(model))
     moe = next((mlp for mlp in model.mlp.values() if isinstance(mlp, Moe)), None)
     dense = next((mlp for mlp in model.mlp.values() if not isinstance(mlp, Moe)), None)
-    vision = model.vision
+    vision, memory = model.vision, accelerator.memory
+    printed = memory.total.value or memory.capacity.value or 0.0
+    seen = memory.process_total or memory.total
     return Facts(
-        gpu_memory_bytes=accelerator.memory.total.value or accelerator.memory.capacity.value or 0.0,
+        gpu_memory_bytes=seen.value or printed,
+        driver_memory_bytes=printed,
         compute_capability=accelerator.compute_capability,
         gpu_name=accelerator.name,
         full_nvlink=node.topology.kind == "nvlink",
@@ -59,9 +62,10 @@ def facts_of(model: ModelArch, node: Node, accelerator: Accelerator, formats: di
         moe_intermediate=moe.intermediate if moe else 0,
         dense_intermediate=dense.intermediate if dense else 0,
         weight_dtype="bf16",
-        weight_format=formats.get("experts", formats["default"])[0],
+        weight_format=(formats.get("experts") or formats.get("dense") or formats["default"])[0],
         multimodal=vision is not None,
         vision_layers=vision.layers if vision else 0,
         vision_hidden=vision.hidden if vision else 0,
         architecture=model.architecture,
+        kv_cache=model.kv_cache,
     )

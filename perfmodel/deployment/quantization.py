@@ -41,11 +41,11 @@ def storage_formats(
         return own, ()
     if quantization not in FORMATS:
         raise UnknownName("quantization", quantization, FORMATS)
-    main = own.get("experts", own["default"])[1]
+    main = (own.get("experts") or own.get("dense") or own["default"])[1]
     wanted = FORMATS[quantization]
     if main.bits == wanted.bits and quantization in ("int4", "int8", "fp8", "bf16", "fp16"):
         return own, (f"quantization={quantization}: the model's own format has {main.bits:g} bits and is kept",)
-    kept = ("default", "embedding", "head", "vision", "indexer")      # exceptions of the file's own format do not hold
+    kept = ("default", "embedding", "head", "vision", "indexer")  # exceptions of the file's own format do not hold
     changed = {role: form for role, form in own.items() if role in kept}
     for role in QUANTIZED_ROLES:
         changed[role] = (quantization, wanted)

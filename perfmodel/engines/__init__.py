@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from types import ModuleType
 
-from perfmodel.engines import sglang, tensorrt_llm, vllm, versions
+from perfmodel.engines import sglang, tensorrt_llm, versions, vllm
 from perfmodel.engines.memory import KvPool
 from perfmodel.engines.options import Facts, Options, RankFacts, RuntimeRow
 from perfmodel.errors import UnknownName

@@ -63,7 +63,7 @@ def layer_peak_bytes(tokens: float, options: Options, facts: Facts, rank: RankFa
 
 
 def moe_bytes(tokens: float, options: Options, facts: Facts) -> float:
-    """MoE scratch on this rank for ``tokens`` a attention group [B]; DP attention brings all groups' tokens together."""
+    """MoE scratch on this rank for ``tokens`` an attention group [B]; DP attention brings all groups' tokens here."""
     if not facts.experts:
         return 0.0
     width = facts.moe_intermediate / options.expert_tp

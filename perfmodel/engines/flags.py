@@ -15,8 +15,9 @@ from perfmodel.errors import BadInput
 class Flag:
     """One flag: its spellings (the first is written), the contract keyword it sets, and how its value reads.
 
-    ``kind``: int, float, str, ints (comma list), size (32k, 32K), true or false (a switch that sets that value),
-    skip (known, takes a value, no keyword), switch (known, takes none, no keyword).
+    ``kind``: int, float, str, ints (comma list), most (numbers apart, the largest counts), size (32k, 32K), true or
+    false (a switch that sets that value), skip (known, takes a value, no keyword), switch (known, takes none, no
+    keyword).
     """
 
     names: tuple[str, ...]
@@ -100,6 +101,8 @@ def read(words: Sequence[str], table: Iterable[Flag]) -> tuple[dict[str, object]
             if index >= len(words):
                 raise BadInput(f"{name} needs a value")
             value, index = words[index], index + 1
+        while flag.kind == "most" and index < len(words) and words[index].isdigit():
+            value, index = max(value, words[index], key=lambda text: (len(text), text)), index + 1
         if flag.keyword is not None:
             found[flag.keyword] = _value(name, value, flag.kind)
     return found, free, tuple(unknown)
@@ -124,7 +127,7 @@ _SIZE = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "K": 2**10, "M": 2**20, "G":
 
 def _value(name: str, text: str, kind: str) -> object:
     try:
-        if kind == "int":
+        if kind in ("int", "most"):
             return int(text)
         if kind == "float":
             return float(text)

@@ -19,8 +19,8 @@ VERDICTS = ("fits", "oom_weights", "no_kv", "kv_too_small", "oom_request_table",
 class KvPool:
     """What an engine makes of the memory that is left for KV cache. One entry a rank class where a field is a tuple.
 
-    ``tokens`` is what the version's own log line says for one attention group (DP rank); ``tokens_total`` is the sum
-    over the attention groups of one engine copy. On every rank
+    ``tokens`` is what the version's own log line says for one attention group (DP rank); ``tokens_total`` is what all
+    attention groups of one engine copy really hold (more than they print, where windows or states bound a sequence). On every rank
     ``total = weights + pool_bytes + sum of rows + free_bytes``.
     """
 
@@ -38,6 +38,7 @@ class KvPool:
     requested_bytes: float              # vLLM: total x fraction; SGLang: pre x fraction [B]
     pre_bytes: float                    # smallest free memory before weights load [B]
     slack_bytes: float                  # what the fraction leaves beside weights and pool [B]
+    sequences: float | None = None      # of full length that one group holds; None: tokens / context
 
 
 def total(rows: Iterable[RuntimeRow], *when: str) -> float:

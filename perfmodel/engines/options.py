@@ -64,7 +64,7 @@ class Options:
 class Facts:
     """What an engine reads off the model and the machine before it decides. Plain numbers, SI units."""
 
-    gpu_memory_bytes: float          # what the driver reports as total [B]
+    gpu_memory_bytes: float          # what a process sees as total: cudaMemGetInfo [B]
     compute_capability: float        # 9.0 Hopper, 10.0 B200, 12.0 RTX PRO 6000
     gpu_name: str
     full_nvlink: bool                # every pair of GPUs joined by NVLink
@@ -87,6 +87,19 @@ class Facts:
     vision_layers: int = 0
     vision_hidden: int = 0
     architecture: str = ""
+    driver_memory_bytes: float = 0.0  # what nvidia-smi prints as total; 0: the same [B]
+    kv_cache: str | None = None       # the KV format that the checkpoint declares
+
+
+@dataclass(frozen=True, slots=True)
+class LayerGroup:
+    """Layers of one stage that cache alike, and what one of them costs on one rank."""
+
+    layers: int
+    kv_bytes_per_token: float        # before context parallelism spreads the tokens [B]
+    window: int | None = None        # tokens that it looks back; None: all
+    state_bytes: float = 0.0         # of one sequence: recurrent state, or an uncompressed window [B]
+    chunked: bool = False            # the window is a chunk (Llama 4), not a slide
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +113,7 @@ class RankFacts:
     weights_bytes: float             # after load, with engine copies and vision tower
     kv_bytes_per_token: float        # this rank, all its layers
     heads_local: int
+    groups: tuple[LayerGroup, ...] = ()  # empty: all layers cache every token alike
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,7 +56,7 @@ def _whole(name: str, value: object, least: int) -> None:
 
 
 def groups(options: Options, facts: Facts, engine: str) -> None:
-    """What no engine can run: attention groups, heads, KV heads, experts and pipeline stages that do not come out even."""
+    """What no engine can run: attention groups, heads, KV heads and experts that do not come out even."""
     if options.tp % options.dp_attention:
         raise IllegalDeployment(f"dp_attention={options.dp_attention} does not divide tp={options.tp}")
     if options.tp % options.ep:
@@ -82,7 +82,8 @@ def _expert_width(intermediate: int, ways: int, weight_format: str, engine: str)
         raise IllegalDeployment(f"{engine} does not pad experts: width {intermediate} over {ways} ranks (tp / ep)")
     group = int(weight_format.rpartition("-g")[2]) if weight_format.rpartition("-g")[2].isdigit() else 1
     if "-g" in weight_format and ways > 1 and (intermediate // ways) % group:
-        raise IllegalDeployment(f"an expert of width {intermediate} over {ways} ranks cuts a quantisation group of {group}")
+        raise IllegalDeployment(
+            f"an expert of width {intermediate} over {ways} ranks cuts a quantisation group of {group}")
 
 
 def stages(options: Options, facts: Facts) -> None:
@@ -154,3 +155,13 @@ def draft_tokens(speculative: str | None) -> int:
     if count and not count.isdigit():
         raise BadInput(f"speculative must be method:tokens, got {speculative!r}", ["such as eagle3:3"])
     return int(count) if count else 1
+
+
+def draft_method(speculative: str | None) -> str:
+    """The method of ``method:n``, in small letters; empty where nothing is drafted.
+
+    >>> draft_method("MTP:3"), draft_method("off")
+    ('mtp', '')
+    """
+    method = (speculative or "").partition(":")[0].lower()
+    return "" if method in ("off", "none") else method

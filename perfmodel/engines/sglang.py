@@ -20,7 +20,8 @@ VERSIONS = ("0.4.10", "0.5.3", "0.5.6", "0.5.9", "0.5.10", "0.5.11", "0.5.13", "
 
 KV_DTYPES = ("bf16", "fp8", "fp8_e4m3", "fp8_e5m2", "nvfp4")
 ATTENTION_PAGE = {"triton": 1, "flashinfer": 1, "fa3": 1, "fa4": 1, "torch_native": 1, "aiter": 1, "flashinfer_mla": 1,
-                  "flashmla": 64, "cutlass_mla": 128, "trtllm_mla": 64, "trtllm_mha": 64, "nsa": 64, "dsa": 64, "b12x": 1}
+                  "flashmla": 64, "cutlass_mla": 128, "trtllm_mla": 64, "trtllm_mha": 64, "nsa": 64, "dsa": 64,
+                  "b12x": 1}
 
 
 def resolve(options: Options, facts: Facts) -> tuple[Options, tuple[str, ...]]:
@@ -41,7 +42,7 @@ def resolve(options: Options, facts: Facts) -> tuple[Options, tuple[str, ...]]:
     if word == "auto":
         notes.append(f"kv_dtype: {facts.weight_dtype} (SGLang default auto: the dtype of the model)")
     fill("context", facts.max_context, "the model's own limit")
-    chunk, batch = bucket(version, facts.gpu_memory_bytes, options.tp)
+    chunk, batch = bucket(version, facts.driver_memory_bytes or facts.gpu_memory_bytes, options.tp)
     fill("prefill_chunk", chunk, "SGLang default for this GPU memory")
     fill("cuda_graphs", True, "SGLang default")
     if options.max_sequences is not None and at_least(version, "0.5.23"):
@@ -61,7 +62,8 @@ def resolve(options: Options, facts: Facts) -> tuple[Options, tuple[str, ...]]:
     fill("moe_backend", _moe_backend(facts) if facts.experts else "none", "assumed from the format of the experts")
     fill("all_reduce", "auto", "SGLang's own order")
     if options.pp > 1 and "pp" in options.patches and not _pipeline_ready(version, facts):
-        notes.append(f"patches: pp ({facts.architecture} asserts under pipeline parallelism in SGLang {version}; taken as repaired)")
+        notes.append(f"patches: pp ({facts.architecture} asserts under pipeline parallelism in SGLang {version}; "
+                     "taken as repaired)")
     return replace(options, **found), tuple(notes)  # type: ignore[arg-type]
 
 
@@ -98,7 +100,8 @@ def check(options: Options, facts: Facts) -> None:
     rules.groups(options, facts, "SGLang")
     rules.stages(options, facts)
     if facts.experts and facts.experts % options.ep:
-        raise IllegalDeployment(f"SGLang puts the same number of experts on each rank: {facts.experts} over ep={options.ep}")
+        raise IllegalDeployment(
+            f"SGLang puts the same number of experts on each rank: {facts.experts} over ep={options.ep}")
     if options.pp > 1 and "pp" not in options.patches and not _pipeline_ready(version, facts):
         raise IllegalDeployment(f"SGLang {version} asserts that {facts.architecture} runs without pipeline parallelism",
                                 ["SGLang 0.5.10 or newer", "patches=pp, if your copy is repaired"])
@@ -196,7 +199,7 @@ def max_running(options: Options, facts: Facts, kv_tokens: int) -> int:
 
 
 def overlaps_host(options: Options) -> bool:
-    """Whether scheduling hides behind the GPU: the overlap scheduler is on by default, and always off with a pipeline."""
+    """Whether scheduling hides behind the GPU: the overlap scheduler is on by default, off with a pipeline."""
     return options.pp == 1
 
 
@@ -208,3 +211,11 @@ __all__ = ["KV_DTYPES", "VERSIONS", "all_reduce_backend", "capture_sizes", "chec
 def mixes_prefill(options: Options) -> bool:
     """Whether prompt tokens join the decode batch: only with --enable-mixed-chunk, off by default."""
     return False
+
+
+def admission_reserve(options: Options) -> tuple[float, float, float]:
+    """Share of the unmade tokens of running requests that admission keeps free: first, least, loss a decode step.
+
+    Source: SGLang managers/schedule_policy.py, new_token_ratio: 0.7 at first, 0.14 of it at least, over 600 steps.
+    """
+    return (0.7, 0.098, (0.7 - 0.098) / 600)

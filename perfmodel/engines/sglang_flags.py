@@ -27,6 +27,7 @@ FLAGS = (
     Flag(("--page-size",), "page_size", "int"),
     Flag(("--disable-cuda-graph", "--disable-decode-cuda-graph"), "cuda_graphs", "false"),
     Flag(("--cuda-graph-max-bs-decode", "--cuda-graph-max-bs"), "max_graph_batch", "int"),
+    Flag(("--cuda-graph-bs-decode", "--cuda-graph-bs"), "max_graph_batch", "most"),
     Flag(("--cuda-graph-backend-decode",), "_graph_backend", "str"),
     Flag(("--pp-max-micro-batch-size",), "max_micro_batch", "int"),
     Flag(("--pp-async-batch-depth",), "async_depth", "int"),
@@ -37,12 +38,34 @@ FLAGS = (
     Flag(("--speculative-algorithm",), "_method", "str"),
     Flag(("--speculative-num-draft-tokens",), "_drafts", "int"),
     Flag(("--model-path", "--model"), "_model", "str"),
-    skip("--host"), skip("--port"), skip("--api-key"), skip("--served-model-name"), skip("--tokenizer-path"),
-    skip("--dtype"), skip("--random-seed"), skip("--load-format"), skip("--tool-call-parser"), skip("--reasoning-parser"),
-    skip("--log-level"), skip("--nnodes"), skip("--node-rank"), skip("--dist-init-addr", "--nccl-init-addr"),
-    skip("--decode-log-interval"), skip("--watchdog-timeout"), skip("--schedule-policy"), skip("--max-prefill-tokens"),
-    skip("--speculative-draft-model-path"), skip("--speculative-num-steps"), skip("--speculative-eagle-topk"),
-    switch("--trust-remote-code"), switch("--enable-metrics"), switch("--disable-radix-cache"), switch("--log-requests"),
+    skip("--dist-init-addr", "--nccl-init-addr"), skip("--speculative-draft-model-path", "--speculative-draft-model"),
+    *(skip(name) for name in (
+        "-m", "--host", "--port", "--api-key", "--served-model-name", "--tokenizer-path", "--tokenizer-mode", "--dtype",
+        "--random-seed", "--load-format", "--tool-call-parser", "--reasoning-parser", "--log-level", "--nnodes",
+        "--node-rank", "--config", "--revision", "--chat-template", "--download-dir", "--device", "--max-total-tokens",
+        "--decode-log-interval", "--watchdog-timeout", "--schedule-policy", "--schedule-conservativeness",
+        "--max-prefill-tokens", "--speculative-num-steps", "--speculative-eagle-topk", "--moe-a2a-backend",
+        "--speculative-draft-attention-backend", "--deepep-mode", "--ep-num-redundant-experts", "--eplb-algorithm",
+        "--eplb-rebalance-num-iterations", "--moe-dense-tp-size", "--moe-dp-size", "--attn-cp-size",
+        "--prefill-attention-backend", "--decode-attention-backend", "--sampling-backend", "--bf16-gemm-backend",
+        "--fp8-gemm-backend", "--num-continuous-decode-steps", "--swa-full-tokens-ratio", "--prefill-max-requests",
+        "--cuda-graph-max-bs-prefill", "--cuda-graph-backend-prefill", "--cuda-graph-config", "--hicache-ratio",
+        "--hicache-size", "--disaggregation-mode", "--disaggregation-transfer-backend", "--prefill-cp-mode",
+        "--disaggregation-ib-device", "--attention-context-parallel-size", "--piecewise-cuda-graph-max-tokens",
+        "--mamba-scheduler-strategy", "--mm-attention-backend", "--flashinfer-allreduce-fusion-backend",
+        "--preferred-sampling-params", "--torchao-config", "--nsa-prefill-backend", "--nsa-decode-backend",
+        "--dsa-prefill-backend", "--dsa-decode-backend", "--shared-experts-tp-size", "--stream-interval",
+        "--lora-paths", "--hybrid-kvcache-ratio", "--json-model-override-args", "--load-balance-method")),
+    *(switch(name) for name in (
+        "--trust-remote-code", "--enable-metrics", "--enable-mfu-metrics", "--disable-radix-cache", "--log-requests",
+        "--enable-dp-lm-head", "--enable-eplb", "--disable-cuda-graph-padding", "--enable-piecewise-cuda-graph",
+        "--disable-piecewise-cuda-graph", "--disable-prefill-cuda-graph", "--enable-dynamic-chunking",
+        "--disable-overlap-schedule", "--enable-mixed-chunk", "--enable-mscclpp", "--enable-symm-mem",
+        "--enable-flashinfer-allreduce-fusion", "--enforce-disable-flashinfer-allreduce-fusion",
+        "--disable-shared-experts-fusion", "--enable-two-batch-overlap", "--enable-single-batch-overlap",
+        "--language-only", "--language-model-only", "--enable-hierarchical-cache", "--enable-torch-compile",
+        "--enable-prefill-context-parallel", "--enable-prefill-cp", "--skip-server-warmup", "--enable-multimodal",
+        "--enable-lora", "--enable-p2p-check", "--stream-output", "--show-time-cost", "--enable-cache-report")),
 )
 _APART = ("dp", "dp_attention", "cuda_graphs", "max_graph_batch", *(
     flag.keyword for flag in FLAGS if flag.keyword is not None and flag.keyword.startswith("_")))
@@ -67,7 +90,8 @@ def launch_command(options: Options, model_id: str, moe: bool = True) -> str:
         words += ["--cuda-graph-backend-decode", "disabled"] if recent else ["--disable-cuda-graph"]
     elif options.max_graph_batch is not None:
         words += ["--cuda-graph-max-bs-decode" if recent else "--cuda-graph-max-bs", str(options.max_graph_batch)]
-    words += {"nccl": ["--disable-custom-all-reduce"], "symm_mem": ["--enable-torch-symm-mem"]}.get(options.all_reduce or "", [])
+    reduce = {"nccl": ["--disable-custom-all-reduce"], "symm_mem": ["--enable-torch-symm-mem"]}
+    words += reduce.get(options.all_reduce or "", [])
     if options.speculative is not None:
         words += ["--speculative-algorithm", options.speculative.partition(":")[0].upper(),
                   "--speculative-num-draft-tokens", str(draft_tokens(options.speculative))]
@@ -81,12 +105,14 @@ def launch_command(options: Options, model_id: str, moe: bool = True) -> str:
     return " ".join([*settings, *words])
 
 
-def parse_command(text: str, moe: bool = True) -> tuple[str, dict[str, object], tuple[str, ...]]:
+def parse_command(
+    text: str, moe: bool = True, model_needed: bool = True
+) -> tuple[str, dict[str, object], tuple[str, ...]]:
     """Model, contract keywords and unknown flags of a ``sglang.launch_server`` line."""
     environment, words = split(text)
     found, _, unknown = read(words, FLAGS)
     model = str(found.pop("_model", ""))
-    if not model:
+    if not model and model_needed:
         raise BadInput("the command names no model", ["--model-path MODEL"])
     if found.pop("_dp_attention", False) and "dp" in found:
         found["dp_attention"] = found.pop("dp")

@@ -59,7 +59,8 @@ def default_fraction(options: Options, facts: Facts) -> float:
     _handle_gpu_memory_settings (before). Valid without disaggregation and DeepEP.
     """
     assert options.prefill_chunk is not None and options.max_graph_batch is not None
-    version, batch, memory = options.version, options.max_graph_batch, facts.gpu_memory_bytes / MIB
+    version, batch, memory = options.version, options.max_graph_batch, (
+        facts.driver_memory_bytes or facts.gpu_memory_bytes) / MIB
     reserved = 512.0 + 1.5 * max(options.prefill_chunk, 2048) + 1024.0 * options.tp * options.pp / 8
     if options.cuda_graphs or not at_least(version, "0.5.15"):
         reserved += 2.0 * batch
@@ -106,7 +107,8 @@ def request_rows(options: Options, kv_tokens: int | None) -> int:
     return rows if kv_tokens is None or not recent else max(1, min(rows, kv_tokens // 2))
 
 
-def runtime_rows(options: Options, facts: Facts, rank: RankFacts, kv_tokens: int | None = None) -> tuple[RuntimeRow, ...]:
+def runtime_rows(options: Options, facts: Facts, rank: RankFacts,
+                 kv_tokens: int | None = None) -> tuple[RuntimeRow, ...]:
     """Every piece that is neither weights nor KV on one rank; options resolved.
 
     SGLang charges none of it to the pool: "baseline" is gone before it measures, "slack" must fit beside the pool.
@@ -126,10 +128,11 @@ def runtime_rows(options: Options, facts: Facts, rank: RankFacts, kv_tokens: int
 
 def _tables(options: Options, facts: Facts, rank: RankFacts, kv_tokens: int | None) -> list[RuntimeRow]:
     assert options.context is not None
-    table = act.request_table_bytes(request_rows(options, kv_tokens), options.context, draft_tokens(options.speculative))
+    drafts = draft_tokens(options.speculative)
+    table = act.request_table_bytes(request_rows(options, kv_tokens), options.context, drafts)
     workspace = {"flashinfer": 384.0, "flashinfer_mla": 384.0, "trtllm_mla": 150.0, "trtllm_mha": 512.0}
     size = workspace.get(options.attention_backend or "", 0.0) * MIB
-    return [row("request table", table, 1.0, 1.0, "slack", "derived", f"{_READ} mem_cache/memory_pool.py ReqToTokenPool"),
+    return [row("request table", table, 1.0, 1.0, "slack", "derived", f"{_READ} memory_pool.py ReqToTokenPool"),
             row("attention workspace", size, 0.7, 1.4, "slack", "derived", f"{_READ} attention backends"),
             row("cuBLAS and kernels", 0.15 * GIB, 0.5, 2.0, "slack", "assumed", "8-32 MiB a cuBLAS handle and stream")]
 
@@ -150,7 +153,8 @@ def _graphs(options: Options, facts: Facts, rank: RankFacts) -> list[RuntimeRow]
     if rank.last:
         static += act.sampler_bytes(batch, facts.vocab)
     pool = (0.2 + 0.012 * rank.layers) * GIB
-    return [row("graph index tables", indices, 1.0, 1.0, "slack", "derived", f"{_READ} {backend} backend, init_cuda_graph_state"),
+    return [row("graph index tables", indices, 1.0, 1.0, "slack", "derived", 
+                f"{_READ} {backend} backend, init_cuda_graph_state"),
             row("graph static buffers", static, 0.8, 1.5, "slack", "derived", f"{_READ} cuda_graph_runner.py"),
             row("CUDA graphs", pool, 0.4, 2.5, "slack", "measured",
                 "sglang PR 12978: 1.0 GB (TP2, 36 sizes); 0.89 GiB Grok-1 8x H100; 2.97 GiB Qwen3-32B")]
@@ -166,7 +170,8 @@ def _prefill(options: Options, facts: Facts, rank: RankFacts) -> list[RuntimeRow
         piece = min(131072, options.context)
         layer += piece * act.BYTES * (576.0 * 1.5 + rank.heads_local * 448.0)
     layer += act.moe_bytes(tokens, options, facts)
-    rows = [row("prefill activations", layer, 0.7, 1.4, "slack", "derived", f"shapes in {_READ} models/deepseek_v2.py, fused MoE")]
+    rows = [row("prefill activations", layer, 0.7, 1.4, "slack", "derived",
+                f"shapes in {_READ} models/deepseek_v2.py, fused MoE")]
     if rank.last:
         sampled = min(options.max_sequences or 4096, options.max_graph_batch or 256)
         rows.append(row("sampler", act.sampler_bytes(sampled, facts.vocab, 2.0), 0.5, 2.0, "slack", "assumed",
@@ -217,8 +222,8 @@ def kv_pool(options: Options, facts: Facts, ranks: Sequence[RankFacts]) -> KvPoo
     fraction = options.memory_fraction
     return KvPool(tokens, tokens_of(rest - above * fraction), tokens_of(rest + below * fraction),
                   tokens * options.dp_attention, pools,
-                  tuple(pool_budget(pre, left, fraction) - vision for left in after), free, rows, verdict, where, reason,
-                  pre * fraction, pre, pre * (1.0 - fraction))
+                  tuple(pool_budget(pre, left, fraction) - vision for left in after), free, rows, verdict, where,
+                  reason, pre * fraction, pre, pre * (1.0 - fraction))
 
 
 _STEPS = (
@@ -230,7 +235,8 @@ _STEPS = (
 
 
 def _verdict(options: Options, facts: Facts, ranks: Sequence[RankFacts], rows: Sequence[Sequence[RuntimeRow]],
-             before: Sequence[float], after: Sequence[float], pools: Sequence[float], rest: float) -> tuple[str, str, int]:
+             before: Sequence[float], after: Sequence[float], pools: Sequence[float],
+             rest: float) -> tuple[str, str, int]:
     """The first thing that finds no room, in the order in which SGLang allocates, and on which rank."""
     fullest = smallest(after)
     if after[fullest] <= 0:
@@ -238,16 +244,19 @@ def _verdict(options: Options, facts: Facts, ranks: Sequence[RankFacts], rows: S
                                f"{before[fullest] / GIB:.1f} GiB that are free at start"), fullest
     if rest < max(rank.kv_bytes_per_token for rank in ranks) * (options.page_size or 1):
         least = 1.0 - min(after) / min(before)
-        return "no_kv", (f"SGLang leaves pre x (1 - mem_fraction_static) = {min(before) * (1 - (options.memory_fraction or 0)) / GIB:.1f} GiB "
-                         f"free and {min(after) / GIB:.1f} GiB are left after weights; the fraction must exceed {least:.4f}"), fullest
+        kept = min(before) * (1 - (options.memory_fraction or 0)) / GIB
+        return "no_kv", (f"SGLang leaves pre x (1 - mem_fraction_static) = {kept:.1f} GiB free and "
+                         f"{min(after) / GIB:.1f} GiB are left after weights; the fraction must exceed "
+                         f"{least:.4f}"), fullest
     left = [space - pool for space, pool in zip(after, pools, strict=True)]
     for verdict, names, what in _STEPS:
         needs = [sum(item.bytes for item in own if item.name in names) for own in rows]
         short = [space - need for space, need in zip(left, needs, strict=True)]
         tight = smallest(short)
         if short[tight] < 0:
-            return verdict, (f"{what} needs {needs[tight] / GIB:.2f} GiB beside the pool, {max(0.0, left[tight]) / GIB:.2f} GiB "
-                             "are free: SGLang does not count it in mem_fraction_static"), tight
+            return verdict, (f"{what} needs {needs[tight] / GIB:.2f} GiB beside the pool, "
+                             f"{max(0.0, left[tight]) / GIB:.2f} GiB are free: SGLang does not count it in "
+                             "mem_fraction_static"), tight
         left = short
     widest = max(range(len(ranks)), key=lambda index: ranks[index].kv_bytes_per_token)
     return "fits", f"rank {fullest} has least memory after weights, rank {widest} most KV bytes a token", fullest

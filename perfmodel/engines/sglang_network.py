@@ -83,7 +83,8 @@ def _context_parallel(options: Options, facts: Facts, kind: str) -> list[Collect
     """Gather of query heads and reduce-scatter of partial outputs over the dcp group, as in vLLM (assumed)."""
     width = facts.kv_values_per_token_layer / (1 if facts.attention == "mla" else 2 * facts.kv_heads)
     size = facts.heads / options.attention_tp * options.dcp * width * ACTIVATION_BYTES
-    return [Collective(op, "dcp", options.dcp, "attention", size, "local", kind) for op in ("all_gather", "reduce_scatter")]
+    return [Collective(op, "dcp", options.dcp, "attention", size, "local", kind)
+            for op in ("all_gather", "reduce_scatter")]
 
 
 def step_collectives(options: Options, facts: Facts, phase: str = "decode") -> tuple[Collective, ...]:

@@ -12,8 +12,9 @@ def weight_divisors(options: Options, experts: int) -> dict[str, float]:
 
     SGLang without an all-to-all back end keeps dense layers and shared experts sharded over the whole tp, while
     embedding and head follow the attention group (0.5.23 layers/vocab_parallel_embedding.py, dp_attention.py); the
-    head stays sharded over tp, and the vision tower follows the attention group (layers/attention/vision.py). vLLM's data-parallel attention replicates everything but the experts over its data
-    ranks (0.33.0 config/parallel.py). Experts are dealt out whole to ``ep`` ranks, the fullest of which counts.
+    head stays sharded over tp, and the vision tower follows the attention group (layers/attention/vision.py). The
+    data-parallel attention of vLLM (0.33.0 config/parallel.py) and TensorRT-LLM replicates all but the experts. Experts
+    are dealt out whole to ``ep`` ranks, the fullest of which counts.
     """
     attention = options.attention_tp
     outside = options.tp if options.engine == "sglang" else attention

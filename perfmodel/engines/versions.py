@@ -50,5 +50,6 @@ def pick(engine: str, version: str | None, known: Sequence[str]) -> tuple[str, t
             return candidate, ()
     older = [candidate for candidate in known if numbers(candidate) < wanted]
     if older:
-        return older[-1], (f"engine: {engine} {version} is not one of the versions read; the rules of {older[-1]} apply",)
+        note = f"engine: {engine} {version} is not one of the versions read; the rules of {older[-1]} apply"
+        return older[-1], (note,)
     return known[0], (f"engine: {engine} {version} is older than all versions read; the rules of {known[0]} apply",)

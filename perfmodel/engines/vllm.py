@@ -1,6 +1,7 @@
 """vLLM by version: defaults, what it refuses, pipeline split, captured batches, batches in flight.
 
-Read in the sources of the versions listed; "since x" means absent in the listed version before x.
+Read in the sources of the versions listed (0.17.0 in start-up logs only); "since x" means absent in the listed version
+before x.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from perfmodel.engines.vllm_network import all_reduce_backend, layer_collectives
 from perfmodel.errors import IllegalDeployment, UnknownName
 
 VERSIONS = ("0.6.6.post1", "0.7.3", "0.8.5", "0.9.2", "0.10.2", "0.11.0", "0.11.2", "0.12.0", "0.13.0", "0.14.1",
-            "0.16.0", "0.18.1", "0.19.1", "0.20.0", "0.20.2", "0.21.0", "0.22.1", "0.25.1", "0.26.0", "0.27.1",
-            "0.28.0", "0.30.0", "0.32.0", "0.33.0")
+            "0.16.0", "0.17.0", "0.18.1", "0.19.1", "0.20.0", "0.20.2", "0.21.0", "0.22.1", "0.25.1", "0.26.0",
+            "0.27.1", "0.28.0", "0.30.0", "0.32.0", "0.33.0")
 
 KV_DTYPES = ("bf16", "fp16", "fp8", "fp8_e4m3", "fp8_e5m2", "fp8_ds_mla", "nvfp4")
 ATTENTION_PAGE = {"flash_attn": 16, "flashinfer": 16, "triton_attn": 16, "triton_mla": 16, "flash_attn_mla": 16,
@@ -43,8 +44,8 @@ def resolve(options: Options, facts: Facts) -> tuple[Options, tuple[str, ...]]:
         found["kv_dtype"] = rules.kv_dtype(options.kv_dtype, KV_DTYPES, "vLLM")
     fill("context", facts.max_context, "the model's own limit")
     fill("memory_fraction", 0.92 if at_least(version, "0.20") else 0.90, f"vLLM {version} default")
-    tokens, sequences = _batch_defaults(version, facts)
     context = options.context or facts.max_context
+    tokens, sequences = _batch_defaults(version, facts, context)
     fill("max_sequences", min(sequences, options.prefill_chunk or tokens), f"vLLM {version} default for this GPU")
     at_most = (options.max_sequences or sequences) * context
     fill("prefill_chunk", min(tokens, at_most), f"vLLM {version} default for this GPU, API server")
@@ -62,16 +63,19 @@ def resolve(options: Options, facts: Facts) -> tuple[Options, tuple[str, ...]]:
     return replace(options, **found), tuple(notes)  # type: ignore[arg-type]
 
 
-def _batch_defaults(version: str, facts: Facts) -> tuple[int, int]:
-    """max_num_batched_tokens and max_num_seqs of the API server on this GPU [tokens], [1]."""
+def _batch_defaults(version: str, facts: Facts, context: int) -> tuple[int, int]:
+    """max_num_batched_tokens and max_num_seqs of the API server on this GPU [tokens], [1].
+
+    Before 0.8 the V0 engine is the default: it takes whole prompts, in chunks only where the context passes 32,768.
+    """
     memory, name = facts.gpu_memory_bytes, facts.gpu_name.lower()
     if at_least(version, "0.28") and memory >= 160 * GIB:
         return 16384, 1024
-    if at_least(version, "0.8.5"):
+    if at_least(version, "0.8"):
         small = memory < 70 * GIB or (at_least(version, "0.9.2") and ("a100" in name or "gb10" in name))
         return (2048, 256) if small else (8192, 1024)
-    hopper = at_least(version, "0.7.3") and ("h100" in name or "h200" in name)
-    return (8192, 128) if hopper else (2048, 128)
+    chunk = 2048 if at_least(version, "0.7") else 512
+    return (max(context, 2048) if context <= 32768 else chunk), 256
 
 
 def _attention_backend(options: Options, facts: Facts) -> str:
@@ -216,3 +220,8 @@ __all__ = ["KV_DTYPES", "VERSIONS", "all_reduce_backend", "capture_sizes", "chec
 def mixes_prefill(options: Options) -> bool:
     """Whether prompt tokens join the decode batch: chunked prefill, the default of V1."""
     return True
+
+
+def admission_reserve(options: Options) -> tuple[float, float, float]:
+    """Share of the unmade tokens of running requests that admission keeps free: none, vLLM preempts instead."""
+    return (0.0, 0.0, 0.0)

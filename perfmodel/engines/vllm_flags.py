@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 
+from perfmodel.catalog.yaml import parse_yaml
 from perfmodel.engines.flags import Flag, environment_layers, read, skip, split, switch, write
 from perfmodel.engines.options import Options
 from perfmodel.engines.rules import draft_tokens
 from perfmodel.engines.versions import at_least
-from perfmodel.errors import BadInput
+from perfmodel.errors import BadInput, PerfModelError
 
 FLAGS = (
     Flag(("--tensor-parallel-size", "-tp"), "tp", "int"),
@@ -28,23 +30,38 @@ FLAGS = (
     Flag(("--enforce-eager",), "cuda_graphs", "false"),
     Flag(("--no-enforce-eager",), "cuda_graphs", "true"),
     Flag(("--max-cudagraph-capture-size",), "max_graph_batch", "int"),
+    Flag(("--compilation-config", "-cc"), "_compilation", "str"), Flag(("-O",), "_level", "str"),
     Flag(("--attention-backend",), "attention_backend", "str"),
     Flag(("--moe-backend",), "moe_backend", "str"),
     Flag(("--disable-custom-all-reduce",), "all_reduce", "true"),
     Flag(("--kv-offloading-size",), "kv_offload", "float"),
     Flag(("--speculative-config", "-sc"), "speculative", "str"),
     Flag(("--model",), "_model", "str"),
-    skip("--host"), skip("--port"), skip("--api-key"), skip("--served-model-name"), skip("--tokenizer"), skip("--dtype"),
-    skip("--seed"), skip("--revision"), skip("--load-format"), skip("--tool-call-parser"), skip("--reasoning-parser"),
-    skip("--uvicorn-log-level"), skip("--distributed-executor-backend"), skip("--api-server-count"), skip("--nnodes", "-n"),
-    skip("--node-rank", "-r"), skip("--master-addr"), skip("--master-port"), skip("--limit-mm-per-prompt"),
-    switch("--trust-remote-code"), switch("--enable-auto-tool-choice"), switch("--enable-prefix-caching"),
-    switch("--no-enable-prefix-caching"), switch("--enable-chunked-prefill"), switch("--async-scheduling"),
-    switch("--no-async-scheduling"), switch("--language-model-only"),
+    *(skip(name) for name in (
+        "-m", "--host", "--port", "--api-key", "--served-model-name", "--tokenizer", "--tokenizer-mode", "--dtype",
+        "--seed", "--revision", "--load-format", "--tool-call-parser", "--reasoning-parser", "--uvicorn-log-level",
+        "--distributed-executor-backend", "--api-server-count", "--master-addr", "--master-port", "--config",
+        "--limit-mm-per-prompt", "--hf-overrides", "--chat-template", "--download-dir", "--runner", "--task",
+        "--generation-config", "--override-generation-config", "--stream-interval", "--scheduling-policy",
+        "--max-logprobs", "--all2all-backend", "--eplb-config", "--data-parallel-address", "--data-parallel-backend",
+        "--data-parallel-rpc-port", "--data-parallel-rank", "--data-parallel-start-rank", "--dcp-comm-backend",
+        "--prefix-caching-hash-algo", "--kv-transfer-config", "--max-num-partial-prefills", "--lora-modules",
+        "--long-prefill-token-threshold", "--swap-space", "--cpu-offload-gb", "--kv-cache-memory-bytes",
+        "--num-gpu-blocks-override", "--optimization-level", "--performance-mode", "--num-scheduler-steps",
+        "--prefill-context-parallel-size", "--data-parallel-size-local", "--expert-placement-strategy")),
+    skip("--nnodes", "-n"), skip("--node-rank", "-r"),
+    *(switch(f"--{name}", f"--no-{name}") for name in (
+        "trust-remote-code", "enable-auto-tool-choice", "enable-prefix-caching", "enable-chunked-prefill",
+        "async-scheduling", "language-model-only", "enable-eplb", "enable-dbo", "calculate-kv-scales", "enable-lora",
+        "disable-hybrid-kv-cache-manager", "enable-flashinfer-autotune", "disable-log-requests", "disable-log-stats",
+        "enable-log-requests", "enable-sleep-mode", "skip-tokenizer-init", "data-parallel-hybrid-lb",
+        "data-parallel-external-lb", "enable-server-load-tracking")),
 )
+# what is read, but written in another way
+READ = (*FLAGS, Flag(("--cuda-graph-sizes", "--cudagraph-capture-sizes"), "max_graph_batch", "most"))
 _SWITCHES = {"pcie_ipc": "VLLM_ALLREDUCE_USE_FLASHINFER_PCIE_IPC", "symm_mem": "VLLM_ALLREDUCE_USE_SYMM_MEM"}
 _APART = ("tp", "dp", "ep", "cuda_graphs", "max_graph_batch", "all_reduce", "attention_backend", "speculative",
-          "kv_offload", "_model")
+          "kv_offload", "_model", "_compilation", "_level")
 
 
 def launch_command(options: Options, model_id: str, moe: bool = True) -> str:
@@ -53,8 +70,8 @@ def launch_command(options: Options, model_id: str, moe: bool = True) -> str:
     A dense model writes ``dp`` as ``--data-parallel-size``; copies of an MoE model (``moe``) are separate launches,
     since vLLM's data parallelism is attention parallelism there.
 
-    >>> launch_command(Options(version="0.33.0", tp=8, ep=8, memory_fraction=0.94, kv_dtype="fp8"), "org/model")
-    'vllm serve org/model --tensor-parallel-size 8 --enable-expert-parallel --kv-cache-dtype fp8 --gpu-memory-utilization 0.94'
+    >>> launch_command(Options(version="0.33.0", tp=8, ep=8, memory_fraction=0.94), "org/model")
+    'vllm serve org/model --tensor-parallel-size 8 --enable-expert-parallel --gpu-memory-utilization 0.94'
     """
     words = ["vllm", "serve", model_id, "--tensor-parallel-size", str(options.attention_tp)]
     copies = options.dp_attention if options.dp_attention > 1 or moe else options.dp
@@ -100,14 +117,17 @@ def _environment(options: Options) -> dict[str, str]:
     return settings
 
 
-def parse_command(text: str, moe: bool = True) -> tuple[str, dict[str, object], tuple[str, ...]]:
+def parse_command(
+    text: str, moe: bool = True, model_needed: bool = True
+) -> tuple[str, dict[str, object], tuple[str, ...]]:
     """Model, contract keywords and unknown flags of a ``vllm serve`` line. ``moe`` says how ``-dp`` reads."""
     environment, words = split(text)
-    table = (*FLAGS, Flag(("--cuda-graph-sizes",), "max_graph_batch", "int"))
-    found, free, unknown = read(words, table)
+    found, free, unknown = read([_undotted(word) for word in words], READ)
     model = str(found.pop("_model", "")) or next((word for word in free if word not in _PROGRAM), "")
-    if not model:
+    if not model and model_needed:
         raise BadInput("the command names no model", ["vllm serve MODEL ..."])
+    if any([_no_graphs(str(found.pop(name, ""))) for name in ("_compilation", "_level")]):
+        found["cuda_graphs"] = False
     ranks, copies = int(str(found.get("tp", 1))), int(str(found.pop("dp", 1)))
     spread = bool(found.pop("ep", False))
     if copies > 1 and (moe or spread):
@@ -119,7 +139,9 @@ def parse_command(text: str, moe: bool = True) -> tuple[str, dict[str, object], 
     if found.pop("all_reduce", False):
         found["all_reduce"] = "nccl"
     found |= environment_layers(environment, "VLLM_PP_LAYER_PARTITION")
-    found |= {"all_reduce": word for word, name in _SWITCHES.items() if environment.get(name) == "1"}
+    for word, name in _SWITCHES.items():
+        if environment.get(name) == "1":
+            found["all_reduce"] = word
     backend = found.get("attention_backend", environment.get("VLLM_ATTENTION_BACKEND"))
     if backend is not None:
         found["attention_backend"] = str(backend).lower()
@@ -128,12 +150,30 @@ def parse_command(text: str, moe: bool = True) -> tuple[str, dict[str, object], 
     return model, found, unknown
 
 
-_PROGRAM = ("vllm", "serve", "python", "python3", "-m", "vllm.entrypoints.openai.api_server")
+_PROGRAM = ("vllm", "serve", "python", "python3", "vllm.entrypoints.openai.api_server")
+
+
+def _undotted(word: str) -> str:
+    """``-O0`` and ``-cc.mode=3`` with their value apart, so that the table finds the flag.
+
+    >>> _undotted("-O0"), _undotted("-cc.cudagraph_mode=NONE"), _undotted("-tp=2")
+    ('-O=0', '-cc={cudagraph_mode: NONE}', '-tp=2')
+    """
+    match = re.fullmatch(r"(-O|-cc|--compilation-config)(\d|\.([\w.]+)=(.*))", word)
+    if match is None:
+        return word
+    return f"{match[1]}={match[2]}" if match[3] is None else f"{match[1]}={{{match[3]}: {match[4]}}}"
+
+
+def _no_graphs(text: str) -> bool:
+    """Whether a compilation config turns graphs off: level 0, or cudagraph_mode NONE."""
+    return text.strip() == "0" or re.search(r"cudagraph_mode\W+(NONE|0)\b", text, re.IGNORECASE) is not None
 
 
 def _speculative(text: str) -> str:
+    """``method:tokens`` of a speculative config in JSON or in YAML's flow style."""
     try:
-        given = json.loads(text)
+        given = parse_yaml(text[:10_000], "--speculative-config")
         return f"{given.get('method', 'draft')}:{int(given.get('num_speculative_tokens', 1))}"
-    except (ValueError, AttributeError, TypeError):
+    except (PerfModelError, ValueError, TypeError):
         raise BadInput(f"--speculative-config is not JSON: {text[:80]!r}") from None

@@ -10,11 +10,13 @@ from perfmodel.engines.memory import GIB, MIB, KvPool, band, row, smallest, tota
 from perfmodel.engines.options import Facts, Options, RankFacts, RuntimeRow
 from perfmodel.engines.rules import draft_tokens
 from perfmodel.engines.versions import at_least
+from perfmodel.engines.vllm_kv import Layout, layout, printed_tokens, sequence_blocks, sequence_bytes
 
 _LD = "vLLM 0.19.0 start-up logs on H100, github llm-d-incubation/llm-d-planner PR 205"
 
 
-def runtime_rows(options: Options, facts: Facts, rank: RankFacts, kv_tokens: int | None = None) -> tuple[RuntimeRow, ...]:
+def runtime_rows(options: Options, facts: Facts, rank: RankFacts,
+                 kv_tokens: int | None = None) -> tuple[RuntimeRow, ...]:
     """Every piece that is neither weights nor KV on one rank; options resolved. ``kv_tokens`` is not needed here.
 
     ``when``: communicators are charged to the budget before 0.11.2, the CUDA context before 0.9, graphs since 0.20
@@ -33,9 +35,11 @@ def _communicators(options: Options, facts: Facts, when: str) -> list[RuntimeRow
     if options.world == 1:
         return []
     if facts.full_nvlink:
-        rows = [row("NCCL communicators", 1.02 * GIB, 0.8, 1.6, when, "measured", f"{_LD}: 78.68 - 77.66 GiB at TP2, TP4")]
+        rows = [row("NCCL communicators", 1.02 * GIB, 0.8, 1.6, when, "measured",
+                    f"{_LD}: 78.68 - 77.66 GiB at TP2, TP4")]
         if facts.experts and options.tp > 1:
-            rows.append(row("NCCL expert group", 0.48 * GIB, 0.6, 1.5, when, "measured", f"{_LD}: 77.66 - 77.18 GiB for MoE"))
+            rows.append(row("NCCL expert group", 0.48 * GIB, 0.6, 1.5, when, "measured",
+                            f"{_LD}: 77.66 - 77.18 GiB for MoE"))
         return rows
     groups = 1 + (options.pp > 1) + (options.tp > 1 and facts.experts > 0)
     return [row("NCCL communicators", 0.2 * GIB * groups, 0.5, 2.0, when, "assumed",
@@ -45,7 +49,8 @@ def _communicators(options: Options, facts: Facts, when: str) -> list[RuntimeRow
 def _persistent(options: Options, facts: Facts, rank: RankFacts) -> list[RuntimeRow]:
     """What stays allocated after the profile run besides weights."""
     assert options.context and options.max_sequences and options.page_size and options.prefill_chunk
-    rows = [row("kernels and cuBLAS", 0.25 * GIB, 0.4, 1.6, "budget", "measured", f"{_LD}: non-torch at TP1 (0.21 on 8x L40S)")]
+    rows = [row("kernels and cuBLAS", 0.25 * GIB, 0.4, 1.6, "budget", "measured",
+                f"{_LD}: non-torch at TP1 (0.21 on 8x L40S)")]
     linked = facts.full_nvlink and int(facts.compute_capability) in (9, 10) and at_least(options.version, "0.11")
     if options.attention_tp > 1 and linked:
         size = 1.85 if int(facts.compute_capability) == 9 else 0.7
@@ -59,7 +64,8 @@ def _persistent(options: Options, facts: Facts, rank: RankFacts) -> list[Runtime
         rows.append(row("MLA chunked-context workspace", tokens * facts.kv_values_per_token_layer * act.BYTES, 1.0, 1.0,
                         "budget", "derived", "vLLM 0.33.0 mla_attention.py determine_chunked_prefill_workspace_size"))
     table = act.block_table_bytes(options.max_sequences, options.context, 4.0, options.page_size)
-    rows.append(row("block tables", table, 1.0, 2.0, "budget", "derived", "vLLM v1/worker/block_table.py, int32 on the GPU"))
+    rows.append(row("block tables", table, 1.0, 2.0, "budget", "derived",
+                    "vLLM v1/worker/block_table.py, int32 on the GPU"))
     return rows
 
 
@@ -74,7 +80,8 @@ def _activation(options: Options, facts: Facts, rank: RankFacts) -> list[Runtime
     tokens = options.prefill_chunk
     layer = act.layer_peak_bytes(tokens, options, facts, rank, absorbed=False)
     if facts.attention == "mla":
-        layer += _chunked_context_tokens(options) * rank.heads_local * 256.0 * act.BYTES
+        expanded = _chunked_context_tokens(options) * rank.heads_local * 256.0 * act.BYTES
+        layer = max(layer, act.hidden_bytes(tokens, facts.hidden) + expanded)
     if options.pp > 1:
         layer += act.hidden_bytes(tokens, facts.hidden, 2.0)
     copies, low, high = _sampler_copies(options.version)
@@ -82,7 +89,10 @@ def _activation(options: Options, facts: Facts, rank: RankFacts) -> list[Runtime
     sampler = act.sampler_bytes(rows_sampled, facts.vocab, copies) + act.hidden_bytes(tokens, facts.hidden, 1.0)
     moe = act.moe_bytes(tokens, options, facts)
     vision = act.hidden_bytes(tokens, facts.hidden, 1.0) if facts.multimodal and rank.first else 0.0
-    rows = [row("MoE workspace", moe, 0.8, 1.2, "budget", "derived", "vLLM fused_marlin_moe.py, fused_moe.py workspaces")]
+    if facts.weight_format.startswith("mxfp4"):  # its kernels keep no scratch: gpt-oss-20b logs 2.87 GiB at TP1 and TP2
+        layer, moe = max(layer, act.hidden_bytes(tokens, facts.hidden) + moe), 0.0
+    rows = [row("MoE workspace", moe, 0.8, 1.2, "budget", "derived",
+                "vLLM fused_marlin_moe.py, fused_moe.py workspaces")]
     if rank.last and sampler > layer:
         rows.append(row("sampler peak", sampler + 0.12 * GIB, low, high, "budget", "measured",
                         f"{_LD}: {copies:g} copies of max_num_seqs x vocab x 4 B"))
@@ -98,11 +108,13 @@ def _sampler_copies(version: str) -> tuple[float, float, float]:
     """Float32 copies of the logits at the sampler's peak, with a band.
 
     9.4 up to 0.16 (values, int64 indices and probabilities of a full sort), 3.5 since 0.17 (start-up logs of
-    0.15 to 0.19: Qwen3-14B 5.64 -> 2.23 GiB); 2 with the runner of 0.27 and later, whose sampler works in place
+    0.15 to 0.19: Qwen3-14B 5.64 -> 2.23 GiB); 1 under the V0 engine, the default before 0.8; 2 with the runner of 0.27 and later, whose sampler works in place
     (assumed).
     """
     if at_least(version, "0.27"):
         return 2.0, 0.75, 1.6
+    if not at_least(version, "0.8"):
+        return 1.0, 0.8, 2.0
     return (3.5, 0.95, 1.1) if at_least(version, "0.17") else (9.4, 0.9, 1.1)
 
 
@@ -129,8 +141,8 @@ def kv_pool(options: Options, facts: Facts, ranks: Sequence[RankFacts]) -> KvPoo
     rows = tuple(runtime_rows(options, facts, rank) for rank in ranks)
     requested = float(ceil(facts.gpu_memory_bytes * options.memory_fraction))
     offers = [requested - rank.weights_bytes - total(own, "budget") for rank, own in zip(ranks, rows, strict=True)]
-    block_tokens = options.page_size * options.dcp
-    per_block = [block_tokens * rank.kv_bytes_per_token for rank in ranks]
+    layouts = [layout(options, facts, rank) for rank in ranks]
+    per_block = [lay.block_bytes for lay in layouts]
     blocks, binding = _blocks(offers, per_block)
     margins = [band(own, "budget") for own in rows]
     fewest, _ = _blocks([offer - above for offer, (_, above) in zip(offers, margins, strict=True)], per_block)
@@ -138,12 +150,15 @@ def kv_pool(options: Options, facts: Facts, ranks: Sequence[RankFacts]) -> KvPoo
     pools = tuple(blocks * size for size in per_block)
     free = tuple(facts.gpu_memory_bytes - rank.weights_bytes - pool - total(own)
                  for rank, pool, own in zip(ranks, pools, rows, strict=True))
-    verdict, reason, where = _verdict(options, facts, ranks, rows, offers, blocks, binding, requested, free)
-    tokens = _printed_tokens(options, blocks)
+    verdict, reason, where = _verdict(options, facts, ranks, rows, layouts, offers, blocks, binding, requested, free)
+    lay = layouts[binding]
+    tokens, low, high = (printed_tokens(options, lay, count) for count in (blocks, fewest, most))
+    sequences = blocks / sequence_blocks(options, lay)
+    held = tokens if lay.groups == 1 else int(sequences * options.context)
     baseline = max(total(own, "baseline") for own in rows)
-    return KvPool(tokens, _printed_tokens(options, fewest), _printed_tokens(options, most), tokens * options.dp_attention,
-                  pools, tuple(offers), free, rows, verdict, where, reason, requested,
-                  facts.gpu_memory_bytes - baseline, facts.gpu_memory_bytes - requested)
+    return KvPool(tokens, low, high, held * options.dp_attention, pools, tuple(offers), free, rows, verdict, where, reason,
+                  requested, facts.gpu_memory_bytes - baseline, facts.gpu_memory_bytes - requested,
+                  None if lay.groups == 1 else sequences)
 
 
 def _blocks(offers: Sequence[float], per_block: Sequence[float]) -> tuple[int, int]:
@@ -153,22 +168,8 @@ def _blocks(offers: Sequence[float], per_block: Sequence[float]) -> tuple[int, i
     return min(counts), smallest(ratios)
 
 
-def _request_blocks(options: Options) -> int:
-    """Blocks of one sequence of full length."""
-    assert options.context and options.page_size
-    return -(-(-(-options.context // options.dcp)) // options.page_size)
-
-
-def _printed_tokens(options: Options, blocks: int) -> int:
-    """The number in the log line: requests of full length times that length since 0.20.2, blocks x size before."""
-    assert options.context and options.page_size
-    if at_least(options.version, "0.20.2"):
-        return int(blocks / _request_blocks(options) * options.context)
-    return blocks * options.page_size * options.dcp
-
-
 def _verdict(options: Options, facts: Facts, ranks: Sequence[RankFacts], rows: Sequence[Sequence[RuntimeRow]],
-             offers: Sequence[float], blocks: int, binding: int, requested: float, free: Sequence[float],
+             layouts: Sequence[Layout], offers: Sequence[float], blocks: int, binding: int, requested: float, free: Sequence[float],
              ) -> tuple[str, str, int]:
     """The first check of vLLM that fails, in its own order, with its rule and the rank that fails it."""
     heaviest = smallest([-rank.weights_bytes for rank in ranks])
@@ -183,11 +184,14 @@ def _verdict(options: Options, facts: Facts, ranks: Sequence[RankFacts], rows: S
     if blocks <= 0:
         return "no_kv", (f"no memory is left for cache blocks: {offers[binding] / GIB:.2f} GiB of the "
                          f"{requested / GIB:.1f} GiB that gpu_memory_utilization allows"), binding
-    needed = _request_blocks(options)
-    if blocks < needed:
-        assert options.page_size
-        return "kv_too_small", (f"vLLM must hold one sequence of {options.context} tokens ({needed} blocks); there are "
-                                f"{blocks} blocks ({blocks * options.page_size * options.dcp} tokens)"), binding
+    lay = layouts[binding]
+    needed, block = sequence_bytes(options, ranks[binding], lay), lay.kinds[0].tokens * options.dcp
+    if needed > max(offers[binding], blocks * lay.block_bytes):
+        return "kv_too_small", (f"vLLM must hold one sequence of {options.context} tokens ({needed / GIB:.2f} GiB); there "
+                                f"are {offers[binding] / GIB:.2f} GiB, {blocks} blocks of {block} tokens"), binding
+    if lay.states and blocks < (options.max_sequences or 0):
+        return "state_slots", (f"max_num_seqs ({options.max_sequences}) exceeds the {blocks} blocks that can hold a "
+                               "recurrent state"), binding
     tight = smallest(free)
     transient = ("sampler peak", "activation peak of a chunk", "encoder outputs")
     spare = sum(item.bytes for item in rows[tight] if item.name in transient)
@@ -198,7 +202,7 @@ def _verdict(options: Options, facts: Facts, ranks: Sequence[RankFacts], rows: S
     if free[tight] < 0:
         return "oom_sampler", (f"the warm-up of the sampler needs {-free[tight] / GIB:.2f} GiB more than what "
                                "gpu_memory_utilization and the graphs leave"), tight
-    return "fits", f"{blocks} blocks of {options.page_size * options.dcp} tokens; rank {binding} binds", binding
+    return "fits", f"{blocks} blocks of {block} tokens; rank {binding} binds", binding
 
 
 __all__ = ["kv_pool", "runtime_rows"]

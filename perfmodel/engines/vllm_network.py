@@ -41,9 +41,9 @@ def all_reduce_backend(options: Options, facts: Facts, world: int, message_bytes
     if choice != "symm_mem" and linked and world in (2, 4, 6, 8) and message_bytes < limit:
         small = 512 * 1024 if world <= 4 else 256 * 1024
         return "custom_one_shot" if world == 2 or message_bytes < small else "custom_two_shot"
-    if choice != "custom" and symmetric:
-        if message_bytes <= _SYMM_MIB[int(facts.compute_capability)].get(world, 0.0) * MIB:
-            return "symm_mem"
+    if choice != "custom" and symmetric and message_bytes <= (
+            _SYMM_MIB[int(facts.compute_capability)].get(world, 0.0) * MIB):
+        return "symm_mem"
     return "nccl"
 
 
@@ -67,7 +67,8 @@ def layer_collectives(options: Options, facts: Facts, phase: str = "decode") -> 
                 calls.append(Collective("all_gather", "attention", ways, "mlp", hidden, "local", kind))
         elif ways > 1:
             group = "tp" if options.dp_attention == 1 else "attention"
-            calls += [Collective("all_reduce", group, ways, place, hidden, "local", kind) for place in ("attention", "mlp")]
+            calls += [Collective("all_reduce", group, ways, place, hidden, "local", kind)
+                      for place in ("attention", "mlp")]
     return tuple(calls)
 
 
@@ -91,7 +92,8 @@ def step_collectives(options: Options, facts: Facts, phase: str = "decode") -> t
     group = "tp" if options.dp_attention == 1 else "attention"
     if ways > 1:
         calls += [
-            Collective("all_reduce", group, ways, "embedding", facts.hidden * ACTIVATION_BYTES, "local", "step", "first"),
+            Collective("all_reduce", group, ways, "embedding", facts.hidden * ACTIVATION_BYTES, "local", "step",
+                       "first"),
             Collective("all_gather", group, ways, "logits", facts.vocab * ACTIVATION_BYTES, "sampled", "step", "last")]
     if options.dp_attention > 1:
         calls.append(Collective("all_reduce", "tp", options.dp_attention, "sync", 0.0, "local", "step",

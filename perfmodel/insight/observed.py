@@ -66,6 +66,7 @@ class Series:
     tokens: np.ndarray      # rate = tokens / seconds; 0 where seconds were measured
     accelerator: str
     engine: str | None      # whose calibration prices these rows; None: the accelerator's alone
+    more_sd: Any = 0.0      # deviation of the logarithm beyond that of the factors: what a description leaves open
 
     def log_ratio(self, factors: dict[str, Any]) -> np.ndarray:
         """log(predicted / measured) of the times, [draws, rows]; a rate is turned into the time that it stands for."""

@@ -13,7 +13,7 @@ import numpy as np
 
 from perfmodel.catalog import load_calibration
 from perfmodel.errors import BadInput, UnknownName
-from perfmodel.insight import kernels, observed
+from perfmodel.insight import interconnect, kernels, observed
 from perfmodel.insight.observed import Observation, Series
 from perfmodel.step.cost import plain
 from perfmodel.step.factors import Z80, Factors, from_calibration
@@ -129,6 +129,7 @@ def _all_series(wanted: Iterable[str]) -> Iterable[Series]:
             yield from kernels.kernel_series()
         elif kind == "interconnect":
             yield from kernels.interconnect_series()
+            yield from interconnect.series()
         elif kind == "case":
             yield from observed.series(observed.read(observed.CASE))
         else:
@@ -144,7 +145,7 @@ def compare(s: Series, factors: Factors) -> list[Compared]:
     """Rows of a series beside their predictions with bands."""
     times = s.seconds(factors.draws(2))
     times = np.broadcast_to(times, (max(len(times), 2), times.shape[1]))
-    spread = np.exp(Z80 * factors.log_sd(times))
+    spread = np.exp(Z80 * np.hypot(factors.log_sd(times), s.more_sd))
     point = np.where(s.tokens > 0, s.tokens, times[0]) / np.where(s.tokens > 0, times[0], 1.0)
     return [_compared(row, float(p), float(w)) for row, p, w in zip(s.rows, point, spread, strict=True)]
 
@@ -167,11 +168,13 @@ def score(name: str, use: str, rows: list[Compared]) -> Score:
 
 
 def _groups(rows: tuple[Compared, ...]) -> tuple[Score, ...]:
-    """Kinds, fitted and checked apart; kernels hot and cold apart; decode at one and at many sequences once more."""
+    """Kinds, fitted and checked apart; kernels hot and cold apart; decode at one and many sequences, collectives by kind."""
     members: dict[tuple[str, str], list[Compared]] = {}
     for row in rows:
         name = row.kind + (", in cache" if row.hot else ", from memory" if row.kind == "kernels" else "")
         members.setdefault((name, row.use), []).append(row)
+        if row.kind == "interconnect":
+            members.setdefault((f"interconnect, {row.sweep.split()[0]}", row.use), []).append(row)
         if row.kind == "decode" and (row.concurrency == 1 or row.concurrency >= 64):
             members.setdefault((f"decode, C {'= 1' if row.concurrency == 1 else '>= 64'}", row.use), []).append(row)
     return tuple(score(name, use, found) for (name, use), found in sorted(members.items()))
@@ -197,4 +200,7 @@ def _excluded(wanted: Iterable[str]) -> dict[str, int]:
         if (row["table"] == "all_reduce") in ({"interconnect": True, "kernels": False}[k] for k in wanted
                                               if k in ("interconnect", "kernels")):
             reasons.update(filter(None, [kernels.why_not(row)]))
+    if "interconnect" in wanted:
+        for stem in interconnect.TABLES:
+            reasons.update(filter(None, map(interconnect.why_not, observed.read(stem))))
     return dict(reasons.most_common())

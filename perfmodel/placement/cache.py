@@ -80,7 +80,7 @@ def state_bytes_per_sequence_layer(attention: Attention | None, ranks: int, stat
     width = state_bytes or (attention.state_bits or 32) / 8
     if isinstance(attention, Linear):
         key, value = attention.key_heads * attention.key_dim, attention.value_heads * attention.value_dim
-        mixed, state = (2 * key + value) / ranks, attention.value_heads / ranks * attention.value_dim * attention.key_dim
+        mixed, state = (2 * key + value) / ranks, value / ranks * attention.key_dim
     else:
         groups = attention.groups if attention.groups % ranks == 0 else -(-attention.groups // ranks) * ranks
         inner = attention.heads * attention.head_dim

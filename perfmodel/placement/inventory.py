@@ -42,7 +42,7 @@ FOUR_BYTES = {"router_bias", "hyper"}       # kept in FP32 by every checkpoint t
 
 
 def stored_in(formats: dict[str, tuple[str, Format]], tensor: Tensor) -> tuple[str, Format]:
-    """Name and format of a tensor: of the tensor in its section, else its role there, else the same of the whole model."""
+    """Name and format of a tensor: of itself or its role in its section, else of itself or its role in the model."""
     role = STORED_AS.get(tensor.role, tensor.role)
     keys = (f"{tensor.part}.{tensor.name}", f"{tensor.part}.{tensor.role}", f"{tensor.part}.{role}", tensor.name,
             tensor.role, role, "default")
@@ -143,7 +143,8 @@ def _linear(a: Linear, hidden: int) -> tuple[Tensor, ...]:
         return _present(qkv, gate, conv, out, Tensor("state_norm", "norm", value))
     decay = hidden * a.key_dim + a.key_dim * key
     return _present(qkv, gate, conv, out, Tensor("forget_gate", "linear", decay),
-                    Tensor("in_proj_b", "linear", hidden * a.value_heads), Tensor("decay", "state", key + a.value_heads),
+                    Tensor("in_proj_b", "linear", hidden * a.value_heads),
+                    Tensor("decay", "state", key + a.value_heads),
                     Tensor("state_norm", "norm", a.value_dim))
 
 
@@ -247,12 +248,14 @@ def mtp_tensors(model: ModelArch) -> tuple[tuple[int, Tensor], ...]:
     """(count, tensor) of the layers for multi-token prediction, as the checkpoint stores them."""
     if model.mtp is None:
         return ()
+    own = any(key.startswith("mtp.") for key in model.storage)  # stored otherwise than the layer they are built like
     joint = 2 * model.hidden**2 if model.mtp.projection else 0
     tensors = [*layer_tensors(model, model.mtp.attention, model.mtp.mlp),
                Tensor("mtp_projection", "mtp", joint), Tensor("mtp_norms", "norm", 3 * model.hidden)]
     if model.mtp.copies:
         tensors += [Tensor("embed_tokens", "embedding", model.vocab * model.hidden),
                     Tensor("lm_head", "head", model.vocab * model.hidden)]
+    tensors = [replace(tensor, part="mtp") if own else tensor for tensor in tensors]
     return tuple((model.mtp.layers, tensor) for tensor in tensors if tensor.parameters)
 
 

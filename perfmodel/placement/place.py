@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from perfmodel.catalog import Format, Mla
+from perfmodel.catalog import Format, Gqa, Mla
 from perfmodel.costs.memory import bytes_per_weight
 from perfmodel.deployment import Deployment
-from perfmodel.engines.options import RankFacts
+from perfmodel.engines.options import LayerGroup, RankFacts
+from perfmodel.engines.rules import draft_tokens
 from perfmodel.engines.sharding import weight_divisors
-from perfmodel.placement import cache
+from perfmodel.placement import cache, loaded
 from perfmodel.placement.inventory import (
     FOUR_BYTES,
     Tensor,
     edge_tensors,
     layer_tensors,
+    mtp_tensors,
     stored_in,
     text_tensors,
     vision_tensors,
@@ -68,6 +70,7 @@ class Placement:
     kv_bytes_per_token_layer: tuple[float, ...]  # by kind, one rank
     state_bytes_per_sequence_layer: tuple[float, ...] = ()  # by kind, one rank: recurrent state, and V4's window
     windows: tuple[int | None, ...] = ()  # by kind: tokens that it looks back; None: all
+    drafts: tuple[int, ...] = ()  # by kind: layers for multi-token prediction that the last stage runs as well
 
     @property
     def stages(self) -> int:
@@ -80,12 +83,23 @@ class Placement:
         return self.counts.sum(axis=1)
 
     @property
+    def cached(self) -> np.ndarray:
+        """Layers of each stage and kind that keep a cache, those for multi-token prediction included."""
+        counts = self.counts.copy()
+        if self.drafts:
+            counts[-1] += np.array(self.drafts)
+        return counts
+
+    @property
     def weights_bytes(self) -> np.ndarray:
         """Weights on one rank of each stage, engine copies and vision tower included. [B]"""
         return np.sum(list(self.parts.values()), axis=0)
 
     def rank_facts(self) -> tuple[RankFacts, ...]:
-        """One entry a stage, as the memory rules of an engine take it."""
+        """One entry a stage, as the memory rules of an engine take it.
+
+        A stage without any cache counts one byte a token, so that it never binds and nothing is divided by zero.
+        """
         heads = self.deployment.facts.heads // self.deployment.options.attention_tp
         return tuple(
             RankFacts(
@@ -94,11 +108,25 @@ class Placement:
                 stage == 0,
                 stage == self.stages - 1,
                 float(self.weights_bytes[stage]),
-                float(self.kv_bytes_per_token[stage]),
+                max(1.0, float(self.kv_bytes_per_token[stage])),
                 heads,
+                self.layer_groups(stage),
             )
             for stage in range(self.stages)
         )
+
+
+    def layer_groups(self, stage: int) -> tuple[LayerGroup, ...]:
+        """Layers of a stage that cache alike; those for multi-token prediction count with their kind."""
+        groups = []
+        for kind, (attention, _) in enumerate(self.kinds):
+            a = self.deployment.model.attention.get(attention)
+            count = int(self.cached[stage, kind])
+            chunked = isinstance(a, Gqa) and a.chunk is not None
+            if count and (self.kv_bytes_per_token_layer[kind] or self.state_bytes_per_sequence_layer[kind]):
+                groups.append(LayerGroup(count, self.kv_bytes_per_token_layer[kind], self.windows[kind],
+                                         self.state_bytes_per_sequence_layer[kind], chunked))
+        return tuple(groups)
 
 
 def place(deployment: Deployment) -> Placement:
@@ -115,19 +143,37 @@ def place(deployment: Deployment) -> Placement:
     per_layer = [_bytes_by_part(deployment, layer_tensors(model, *kind)) for kind in kinds]
     for kind, table in zip(kinds, per_layer, strict=True):
         table["absorbed MLA copies"] = absorbed_copy_bytes(deployment, kind[0])
+        table["padding of experts"] = loaded.padded_expert_bytes(deployment, kind[1])
+        table["allocator rounding"] = loaded.layer_rounding_bytes(deployment, *kind)
     names = list(dict.fromkeys(name for table in per_layer for name in table))
     parts = {name: counts @ np.array([table.get(name, 0.0) for table in per_layer]) for name in names}
+    parts["rotary tables"] = np.full(options.pp, loaded.rotary_bytes(deployment))
     for stage in range(options.pp):
-        tensors = (*edge_tensors(model, stage == 0, stage == options.pp - 1), *vision_tensors(model))
+        last = stage == options.pp - 1
+        drafts = mtp_tensors(model) if last and loaded.drafts_with_own_layers(deployment) else ()
+        tensors = (*edge_tensors(model, stage == 0, last), *vision_tensors(model),
+                   *(replace(tensor, parameters=count * tensor.parameters) for count, tensor in drafts))
         for name, size in _bytes_by_part(deployment, tensors).items():
             parts.setdefault(name, np.zeros(options.pp))[stage] += size
     attentions = [model.attention.get(name) for name, _ in kinds]  # None where a layer has no attention
     ways, dtype = options.attention_tp, options.kv_dtype
     layer_kv = tuple(cache.kv_bytes_per_token_layer(attention, dtype, ways) for attention in attentions)
-    states = tuple(cache.state_bytes_per_sequence_layer(attention, ways)
+    drafts = _draft_layers(deployment, kinds)
+    tokens = draft_tokens(options.speculative) if options.engine == "vllm" else 0
+    states = tuple(cache.state_bytes_per_sequence_layer(attention, ways, draft_tokens=tokens)
                    + cache.window_bytes_per_sequence_layer(attention, dtype) for attention in attentions)
-    return Placement(deployment, kinds, counts, {k: v for k, v in parts.items() if np.any(v)},
-                     counts @ np.array(layer_kv) / options.dcp, layer_kv, states, tuple(map(cache.window_of, attentions)))
+    placement = Placement(deployment, kinds, counts, {k: v for k, v in parts.items() if np.any(v)}, np.zeros(options.pp),
+                          layer_kv, states, tuple(map(cache.window_of, attentions)), drafts)
+    return replace(placement, kv_bytes_per_token=placement.cached @ np.array(layer_kv) / options.dcp)
+
+
+def _draft_layers(deployment: Deployment, kinds: tuple[tuple[str, str], ...]) -> tuple[int, ...]:
+    """Layers for multi-token prediction by kind; a kind of their own counts with the first of the same attention."""
+    mtp = deployment.model.mtp
+    if mtp is None or not loaded.drafts_with_own_layers(deployment):
+        return (0,) * len(kinds)
+    same = [index for index, kind in enumerate(kinds) if kind[0] == mtp.attention]
+    return tuple(1 if same and index == same[0] else 0 for index in range(len(kinds)))
 
 
 def rank_bytes(deployment: Deployment, tensor: Tensor) -> float:
@@ -135,6 +181,8 @@ def rank_bytes(deployment: Deployment, tensor: Tensor) -> float:
     options, facts = deployment.options, deployment.facts
     role = DIVIDED_AS.get(tensor.role, tensor.role)
     divisor = weight_divisors(options, facts.experts).get(role, 1.0)
+    if tensor.role == "vision" and loaded.whole_vision_tower(deployment):
+        divisor = 1.0
     if tensor.role == "kv_heads":
         divisor = tensor.units / max(1, tensor.units // options.attention_tp)
     return tensor.parameters * tensor_width(deployment.formats, tensor) / divisor

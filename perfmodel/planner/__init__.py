@@ -1,5 +1,6 @@
-"""Job sizing so far; search, Pareto and break-even come here."""
+"""Job sizing, and the search for the best strategy."""
 
 from perfmodel.planner.job import Job, size_job
+from perfmodel.planner.plan import Choice, Plan, plan
 
-__all__ = ["Job", "size_job"]
+__all__ = ["Choice", "Job", "Plan", "plan", "size_job"]

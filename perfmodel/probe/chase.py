@@ -37,7 +37,7 @@ def measure(task: Task) -> dict[str, Any]:
     with torch.cuda.device(task.src):
         far = torch.zeros(1024, dtype=torch.int64, device=f"cuda:{task.dst}")
         out = torch.empty(1024, dtype=torch.int64, device=f"cuda:{task.src}")
-        out.copy_(far)                                  # torch opens P2P at the first copy
+        far.copy_(out.zero_())                          # torch opens P2P for its sender at the first copy
         for device in (task.src, task.dst):
             torch.cuda.synchronize(device)
 

@@ -29,6 +29,7 @@ class LinkFigures:
     bandwidth_Bps: float | None = None
     latency_s: float | None = None
     note: str = ""
+    latency_note: str = ""
 
 
 def slug(name: str) -> str:
@@ -54,7 +55,8 @@ def known_accelerator(gpu: str) -> str | None:
 def node_from_topology(topo: Topo, accelerator: str, *, name: str = "", p2p: bool | str | None = None,
                        nvlink: LinkFigures | None = None, pcie: LinkFigures | None = None,
                        socket: LinkFigures | None = None, host: dict[str, Any] | None = None,
-                       source: dict[str, Any] | None = None) -> dict[str, Any]:
+                       source: dict[str, Any] | None = None,
+                       collectives: dict[str, Any] | None = None) -> dict[str, Any]:
     """A node descriptor from a parsed `nvidia-smi topo -m`, with measured figures where there are any.
 
     Figures that were not measured are the accelerator's own; latencies are then assumed, and a note says so.
@@ -87,8 +89,9 @@ def node_from_topology(topo: Topo, accelerator: str, *, name: str = "", p2p: boo
         "sources": {"probe": source or {"title": "nvidia-smi topo -m"}},
         "accelerator": known or slug(accelerator), "count": len(gpus), "p2p": p2p,
         "host": {"cpu": str((host or {}).get("cpu", "")), "sockets": _sockets(topo, host)},
-        "topology": {"kind": "nvlink" if any(pairs) else "pcie", "vertices": vertices, "links": links, "link_kinds": kinds},
-    }
+        "topology": {"kind": "nvlink" if any(pairs) else "pcie", "vertices": vertices, "links": links,
+                     "link_kinds": kinds},
+    } | ({"collectives": collectives} if collectives else {})
     validate(Node, "node", raw, f"{raw['name']}.yaml")
     return raw
 
@@ -167,12 +170,12 @@ def _link_kind(kind: str, measured: LinkFigures | None, fallback: float | None) 
     if measured and measured.bandwidth_Bps:
         bandwidth = _figure(si(measured.bandwidth_Bps, "B/s", 4), "measured", "probe", measured.note)
     elif fallback:
-        bandwidth = _figure(si(fallback, "B/s", 4), "assumed", None, "not measured: the accelerator's own figure for its links")
+        bandwidth = _figure(si(fallback, "B/s", 4), "assumed", None, "not measured: the accelerator's own")
     else:
         raise BadInput(f"no bandwidth is known for the {kind} links: neither measured nor in the catalog's accelerator",
                        hints=["name an accelerator of the catalog", "run `perfmodel probe` on the machine"])
     if measured and measured.latency_s:
-        latency = _figure(si(measured.latency_s, "s", 3), "measured", "probe", measured.note)
+        latency = _figure(si(measured.latency_s, "s", 3), "derived", "probe", measured.latency_note)
     else:
         latency = _figure(UNMEASURED_LATENCY, "assumed", None, "not measured")
     return {"bandwidth": bandwidth, "latency": latency}
@@ -183,6 +186,9 @@ def _figure(value: Any, kind: str, source: str | None = None, note: str = "") ->
 
 
 # ---------------------------------------------------------------- accelerator
+
+UNREAD = _figure(None, "measured", None, "not read")
+
 
 def accelerator_from_probe(machine: dict[str, Any], records: Iterable[Record], name: str,
                            source: dict[str, Any]) -> dict[str, Any]:
@@ -198,28 +204,32 @@ def accelerator_from_probe(machine: dict[str, Any], records: Iterable[Record], n
     links = (machine.get("nvlinks") or [[]])[0]
 
     def read(value: Any, write: Callable[[Any], Any], note: str = "") -> dict[str, Any]:
-        return _figure(write(value), "measured", "probe", note) if value else _figure(None, "measured", None, "not read")
+        return _figure(write(value), "measured", "probe", note) if value else UNREAD
 
+    host = fastest_Bps(records, "host_to_device", 1.0)
     bandwidth = 2e3 * clock * bits / 8 if clock and bits else fastest_Bps(records, "device_to_device", 2.0)
-    note = "memory clock x bus width x 2, as the driver reports them" if clock and bits else "fastest copy, read plus write"
+    note = "memory clock x bus width x 2, as the driver reports" if clock and bits else "fastest copy, read plus write"
     raw: dict[str, Any] = {
         "schema": "accelerator/1", "name": name, "title": f"{gpu}, as probed",
+        "aliases": [gpu] if name == slug(gpu) else [],
         "sources": {"probe": source}, "vendor": "amd" if machine.get("hip") else "nvidia",
         "compute_capability": machine["capability"],
         "form": "sxm" if _SXM.search(gpu) and not _NOT_SXM.search(gpu) else "pcie",
-        "sms": read(machine["sms"], int), "clock_boost": read(smi.get("clock_MHz"), lambda v: f"{v:g} MHz",
-                                                             "highest SM clock that the driver allows"),
-        "memory": {"capacity": read(total, lambda v: f"{v:.0f} MiB", "as the driver reports it; a vendor sells it in GB"),
-                   "total": read(total, lambda v: f"{v:.0f} MiB"),
-                   "bandwidth": read(bandwidth, lambda v: si(v, "B/s", 4), note),
-                   "l2": read(machine["l2_bytes"], lambda v: f"{v:.0f} B")},
-        "power": {"limit": read(smi.get("power_W"), lambda v: f"{v:g} W"), "idle": _figure(None, "measured", None, "not read")},
+        "sms": read(machine["sms"], int),
+        "clock_boost": read(smi.get("clock_MHz"), lambda v: f"{v:g} MHz", "highest SM clock that the driver allows"),
+        "memory": {
+            "capacity": read(total, lambda v: f"{v:.0f} MiB", "as the driver reports it; a vendor sells it in GB"),
+            "total": read(total, lambda v: f"{v:.0f} MiB"),
+            "bandwidth": read(bandwidth, lambda v: si(v, "B/s", 4), note),
+            "l2": read(machine["l2_bytes"], lambda v: f"{v:.0f} B")},
+        "power": {"limit": read(smi.get("power_W"), lambda v: f"{v:g} W"), "idle": UNREAD},
         "peak": {dtype: _figure(si(rate, "FLOP/s", 4), "measured", "probe",
                                 "fastest GEMM, below the vendor's peak: an efficiency against it is near 1")
                  for dtype, rate in peaks.items()},
-        "link": {"host": read(fastest_Bps(records, "host_to_device", 1.0), lambda v: si(v, "B/s", 4), "pinned memory, one way"),
-                 "nvlink": read(1e9 * sum(links), lambda v: si(v, "B/s", 4), f"{len(links)} links on the wire, one way")
-                 if links else None},
+        "link": {
+            "host": read(host, lambda v: si(v, "B/s", 4), "pinned memory, one way"),
+            "nvlink": read(1e9 * sum(links), lambda v: si(v, "B/s", 4), f"{len(links)} links on the wire, one way")
+            if links else None},
     }
     validate(Accelerator, "accelerator", raw, f"{name}.yaml")
     return raw
@@ -247,7 +257,6 @@ def pair_figures(records: Iterable[Record], pairs: set[tuple[int, int]], hops: i
     if not rates:
         return None
     latency = (statistics.median(reads) - statistics.median(home)) / (2 * hops) if reads and home else None
-    note = f"median of {len(rates)} one-way P2P copies of 256 MiB"
-    if latency is not None and latency > 0:
-        note += f"; latency {'a quarter' if hops == 2 else 'half'} of what a read there takes longer than at home"
-    return LinkFigures(statistics.median(rates), latency if latency and latency > 0 else None, note)
+    return LinkFigures(statistics.median(rates), latency if latency and latency > 0 else None,
+                       f"one-way P2P copies of 256 MiB by the copy engine, median of {len(rates)}",
+                       f"1/{2 * hops} of what a read of the other GPU's L2 takes longer than one at home")

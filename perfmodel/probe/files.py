@@ -20,9 +20,9 @@ from perfmodel.probe.plan import COLLECTIVES, Task
 
 # Names shared with the kernel tables of the catalog keep their meaning there.
 COLUMNS = (
-    "table", "backend", "version", "kernel", "dtype", "mode", "transport", "gpus", "message_bytes", "m", "n", "k", "src",
-    "dst", "latency_us", "latency_us_min", "latency_us_max", "iterations", "repeats", "l2", "gpu", "driver", "cuda",
-    "torch", "nccl", "environment", "node", "date", "source", "notes",
+    "table", "backend", "version", "kernel", "dtype", "mode", "transport", "gpus", "message_bytes", "m", "n", "k",
+    "src", "dst", "latency_us", "latency_us_min", "latency_us_max", "iterations", "repeats", "l2", "gpu", "driver",
+    "cuda", "torch", "nccl", "environment", "node", "date", "source", "notes",
 )  # fmt: skip
 _PLAIN = re.compile(r"[A-Za-z0-9][\w .+/%-]*(?<! )")
 _NOT_TEXT = re.compile(r"[-+]?[\d.]+([eE][-+]?\d+)?|null|true|false|yes|no|on|off|~", re.IGNORECASE)
@@ -32,13 +32,12 @@ def observations_to_csv(records: Iterable[Record], machine: dict[str, Any], node
     """Measured tasks as a table of kernel times, each row with its conditions."""
     gpus = [str(gpu) for gpu in machine.get("gpus", [])]
     set_by = dict(machine.get("environment") or {})
-    same = {"gpu": " + ".join(dict.fromkeys(gpus)), "driver": machine.get("driver", ""), "cuda": machine.get("cuda", ""),
-            "torch": machine.get("torch", ""), "nccl": machine.get("nccl", ""), "node": node, "source": "perfmodel probe",
-            "notes": notes}
+    same = {name: machine.get(name, "") for name in ("driver", "cuda", "torch", "nccl")}
+    same |= {"gpu": " + ".join(dict.fromkeys(gpus)), "node": node, "source": "perfmodel probe", "notes": notes}
     rows = []
     for record in records:
         task, collective = record.task, record.task.table in COLLECTIVES
-        given = set_by | ({"NCCL_P2P_DISABLE": "1"} if task.transport == "host_staged" else {})
+        given = set_by | task.environment
         rows.append(same | _task_cells(task) | {
             "backend": "nccl" if collective else "torch", "version": same["nccl"] if collective else same["torch"],
             "latency_us": record.us, "latency_us_min": record.us_min, "latency_us_max": record.us_max,
@@ -51,8 +50,8 @@ def nccl_tests_to_csv(table: NcclTable, ranks: int | None = None, op: str = "", 
     """Rows of nccl-tests in the same columns; the time out of place, in place where that was not run."""
     op, ranks = op or table.op, ranks or table.ranks
     if not op or not ranks:
-        raise BadInput(f"the text of nccl-tests does not say {'which collective' if not op else 'how many GPUs'} it ran",
-                       hints=["keep its header lines"])
+        missing = "which collective" if not op else "how many GPUs"
+        raise BadInput(f"the text of nccl-tests does not say {missing} it ran", hints=["keep its header lines"])
     rows = [{
         "table": op, "backend": "nccl-tests", "version": table.nccl, "kernel": "nccl", "dtype": row.dtype,
         "mode": {None: "", True: "graph", False: "eager"}[table.in_graph], "gpus": ranks,
@@ -91,8 +90,7 @@ def _cell(value: Any) -> Any:
 def to_yaml(value: Any, depth: int = 0) -> str:
     """A descriptor as the catalog's files look: a figure a line, groups as blocks.
 
-    >>> print(to_yaml({"name": "a", "memory": {"total": {"value": "1 GB", "kind": "measured"}}, "links": [{"a": "x"}]}), end="")
-    name: a
+    >>> print(to_yaml({"memory": {"total": {"value": "1 GB", "kind": "measured"}}, "links": [{"a": "x"}]}), end="")
     memory:
       total: {value: 1 GB, kind: measured}
     links:

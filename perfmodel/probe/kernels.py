@@ -178,6 +178,7 @@ def facts() -> dict[str, Any]:
         "memory_clock_kHz": getattr(properties, "memory_clock_rate", None),
         "memory_bus_bits": getattr(properties, "memory_bus_width", None),
         "nccl": ".".join(map(str, nccl)), "free_bytes": min(torch.cuda.mem_get_info(i)[0] for i in range(count)),
-        "peer_access": [[a == b or torch.cuda.can_device_access_peer(a, b) for b in range(count)] for a in range(count)],
+        "peer_access": [[a == b or torch.cuda.can_device_access_peer(a, b) for b in range(count)]
+                        for a in range(count)],
         "occupied": [i for i in range(count) if torch.cuda.mem_get_info(i)[0] < properties.total_memory - 4 * GIB],
     }

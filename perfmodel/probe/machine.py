@@ -17,8 +17,10 @@ SMI_FIELDS = {
     "power.limit": "power_W", "pcie.link.gen.max": "pcie_generation", "pcie.link.width.max": "pcie_lanes",
     "pci.bus_id": "bus",
 }  # fmt: skip
-# Variables that change what NCCL or torch run; nothing else of the environment is kept.
-_TELLING = re.compile(r"(NCCL|TORCH_NCCL|TORCH_SYMM_MEM|NVSHMEM)_[A-Z0-9_]+|CUDA_(VISIBLE_DEVICES|DEVICE_ORDER|MODULE_LOADING)")
+# Variables that change what NCCL or torch run; nothing else of the environment is kept. NCCL_VERSION is a label that
+# container images carry; NCCL does not read it.
+_TELLING = re.compile(r"(NCCL|TORCH_NCCL|TORCH_SYMM_MEM|NVSHMEM)_[A-Z0-9_]+|"
+                      r"CUDA_(VISIBLE_DEVICES|DEVICE_ORDER|MODULE_LOADING|DEVICE_MAX_CONNECTIONS)")
 _PRIVATE = ("NCCL_SOCKET_IFNAME", "NCCL_IB_HCA", "NCCL_COMM_ID", "NCCL_TOPO_FILE", "NCCL_GRAPH_FILE", "NCCL_CONF_FILE",
             "NCCL_DEBUG_FILE", "NCCL_TUNER_CONFIG_PATH")
 PCIE_GT_TO_Bps = {2.5: 0.25e9, 5.0: 0.5e9, 8.0: 0.984615e9, 16.0: 1.969231e9, 32.0: 3.938462e9, 64.0: 7.5625e9}
@@ -35,7 +37,7 @@ def read_machine() -> dict[str, Any]:
         "nvlinks": parse_nvlinks(_output("nvidia-smi", "nvlink", "-s")),
         "host": read_host(),
         "environment": {name: "set" if name in _PRIVATE else value[:100] for name, value in sorted(os.environ.items())
-                        if _TELLING.fullmatch(name)},
+                        if _TELLING.fullmatch(name) and name != "NCCL_VERSION"},
     }
     with contextlib.suppress(BadInput):
         parse_topo(topo)
@@ -77,7 +79,7 @@ def parse_smi(text: str) -> list[dict[str, Any]]:
 def parse_nvlinks(text: str) -> list[list[float]]:
     """GB/s of every active NVLink of every GPU, from ``nvidia-smi nvlink -s``.
 
-    >>> parse_nvlinks("GPU 0: NVIDIA H200 (UUID: x)\\n\\t Link 0: 26.562 GB/s\\n\\t Link 1: <inactive>\\nGPU 1: NVIDIA H200")
+    >>> parse_nvlinks("GPU 0: NVIDIA H200 (UUID: x)\\n\\t Link 0: 26.562 GB/s\\n\\t Link 1: <inactive>\\nGPU 1: other")
     [[26.562], []]
     """
     links: list[list[float]] = []
@@ -106,7 +108,8 @@ def read_pcie(bus: str, root: Path = Path("/sys/bus/pci/devices")) -> dict[str, 
     if re.fullmatch(r"\d{1,4}", numa := _line(device / "numa_node")):       # -1: not known
         out["numa"] = int(numa)
     with contextlib.suppress(OSError):
-        above = [part for part in device.resolve().parts if re.fullmatch(r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.\d", part)]
+        function = re.compile(r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.\d")
+        above = [part for part in device.resolve().parts if function.fullmatch(part)]
         out["bridges"] = len(above) - 1
     return out
 

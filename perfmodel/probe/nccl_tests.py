@@ -71,7 +71,7 @@ def parse_nccl_tests(text: str) -> NcclTable:
     """Read the output of one ``*_perf`` program: text as printed, or the JSON of ``-J``.
 
     >>> table = parse_nccl_tests('''# Collective test starting: all_reduce_perf
-    ...      1048576        262144     float     sum      -1    51.20   20.48   35.84      0    50.80   20.64   36.12    N/A''')
+    ...  1048576  262144  float  sum  -1  51.20  20.48  35.84  0  50.80  20.64  36.12  N/A''')
     >>> table.op, table.rows[0].message_bytes, table.rows[0].out_of_place_s, table.rows[0].wrong
     ('all_reduce', 1048576, 5.12e-05, 0)
     """

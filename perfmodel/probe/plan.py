@@ -11,7 +11,10 @@ from perfmodel.errors import BadInput, UnknownName
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv", "send")
 KINDS = ("copy", "launch", "gemm", "p2p", "collectives")
 TRANSPORTS = ("default", "host_staged")         # host_staged: NCCL_P2P_DISABLE=1
-MODES = ("graph", "eager")
+# graph_unmixed: NCCL_GRAPH_MIXING_SUPPORT=0. By default NCCL ties a graph's calls to calls outside it. In a row of
+# calls that costs the more the longer the row is: 10, 13 and 18 us each of 20, 100 and 200 (1 KiB, 2 x H200,
+# NCCL 2.28.9) where 5 us are needed. Between GEMMs it costs about 2 us, whatever the length. See docs/probe.md.
+MODES = ("graph", "eager", "graph_unmixed")
 
 KIB, MIB, GIB = 2**10, 2**20, 2**30
 # n (out), k (in) of dense layers from 8B to 1T parameters, narrow and wide, and a vocabulary.
@@ -32,7 +35,7 @@ class Task:
     table: str                  # copy, launch, gemm, p2p, or the collective
     kernel: str = ""
     dtype: str = ""
-    mode: str = ""              # inside a CUDA graph, or eager
+    mode: str = ""              # inside a CUDA graph, or eager; of collectives also graph_unmixed
     transport: str = ""         # of a collective: default, host_staged
     gpus: int = 1
     message_bytes: int = 0      # of collectives as nccl-tests prints it; of copies what is copied
@@ -55,6 +58,12 @@ class Task:
     def ranks(self) -> int:
         """Processes that measure it, one a GPU; copies between GPUs need only one."""
         return self.gpus if self.table in COLLECTIVES else 1
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What the measuring processes are told besides what the user's environment says."""
+        told = {"NCCL_P2P_DISABLE": "1"} if self.transport == "host_staged" else {}
+        return told | ({"NCCL_GRAPH_MIXING_SUPPORT": "0"} if self.mode == "graph_unmixed" else {})
 
     def to_dict(self) -> dict[str, Any]:
         """The fields that apply."""
@@ -94,6 +103,7 @@ def _copies(memory_bytes: float, quick: bool) -> Iterator[Task]:
     for size in sizes:
         if 4 * size <= memory_bytes:
             yield Task("copy", "device_to_device", mode="graph", message_bytes=size)
+            yield Task("copy", "device_to_device", mode="eager", message_bytes=size)
     for size in sizes:
         if size <= 256 * MIB:
             yield Task("copy", "host_to_device", mode="eager", message_bytes=size)
@@ -118,7 +128,7 @@ def _gemms(capability: float, memory_bytes: float, quick: bool) -> Iterator[Task
 
 
 def _pairs(gpus: int, quick: bool) -> Iterator[Task]:
-    """Every ordered pair; the quick probe of a large machine takes the pairs of GPU 0. A GPU's own reads are the base."""
+    """Every ordered pair; the quick probe of a large machine takes GPU 0's pairs. A GPU's own reads are the base."""
     for a in range(gpus if not quick or gpus <= 4 else 1) if gpus > 1 else ():
         for b in range(gpus):
             yield Task("p2p", "read", mode="eager", gpus=1 + (a != b), message_bytes=8, src=a, dst=b)
@@ -134,10 +144,9 @@ def _collectives(gpus: int, quick: bool, host_staged: bool) -> Iterator[Task]:
     """`send_recv` is nccl-tests' ring of neighbours, `send` one way from rank 0 to rank 1 (a pipeline hop)."""
     for transport in TRANSPORTS if host_staged else TRANSPORTS[:1]:
         for ranks in worlds(gpus, quick):
-            for op in COLLECTIVES:
-                if op == "send" and ranks != 2:
-                    continue
-                for size in (2**i for i in range(10, 29, 3 if quick else 1)):
-                    whole = size - size % (16 * ranks)      # every rank's part stays aligned, as in nccl-tests
-                    for mode in MODES:
-                        yield Task(op, "nccl", "bf16", mode, transport, ranks, whole)
+            for modes in (MODES[:2], MODES[2:]):                # one start of the processes each
+                for op in COLLECTIVES if ranks == 2 else COLLECTIVES[:-1]:
+                    for size in (2**i for i in range(10, 29, 3 if quick else 1)):
+                        whole = size - size % (16 * ranks)      # every rank's part stays aligned, as in nccl-tests
+                        for mode in modes:
+                            yield Task(op, "nccl", "bf16", mode, transport, ranks, whole)

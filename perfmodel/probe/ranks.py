@@ -1,95 +1,74 @@
-"""Collectives over N GPUs, one process each, as nccl-tests measures them: the mean over ranks. Needs torch."""
+"""Collectives over N GPUs, a process each, as nccl-tests measures them: out of place, mean over ranks. Needs torch."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from typing import Any
 
+from perfmodel.probe.nccl import Communicator
 from perfmodel.probe.plan import MIB, Task
 from perfmodel.probe.timing import captured, elapsed_s, summary
 
-SMALL = 2.0**-60        # of the data: sums of sums stay finite in BF16 while a graph adds them up
-REPEATS = 5
-_checked: set[int] = set()
+REPEATS = 7
+WARM_CALLS = 2000           # of a small all-reduce, before the first number: clocks rise, connections are made
 
 
-def join(rank: int, ranks: int, rendezvous: str) -> None:
-    """Enter the group. The file is on this machine, so no port is needed."""
-    from datetime import timedelta
-
+def join(rank: int, ranks: int, rendezvous: str) -> Communicator:
+    """Enter the group, and check that its sums are right: an all-reduce that is fast and wrong is no measurement."""
     import torch
-    import torch.distributed as dist
 
-    device = torch.device("cuda", rank)
-    torch.cuda.set_device(device)
-    dist.init_process_group("nccl", init_method=f"file://{rendezvous}", rank=rank, world_size=ranks, device_id=device,
-                            timeout=timedelta(seconds=float(os.environ.get("PERFMODEL_PROBE_TIMEOUT", "120"))))
+    torch.cuda.set_device(rank)
+    group = Communicator(rank, ranks, rendezvous)
+    x = torch.full((MIB,), rank + 1.0, dtype=torch.bfloat16, device="cuda")
+    y = torch.empty_like(x)
+    for _ in range(WARM_CALLS):
+        group.all_reduce(x[:1024], y[:1024])
+    group.all_reduce(x, y)
+    wanted, low, high = ranks * (ranks + 1) / 2, float(y.min()), float(y.max())
+    if not 0.98 * wanted < low <= high < 1.02 * wanted:         # BF16 rounds by 0.4 %
+        raise RuntimeError(f"all-reduce of 1 to {ranks} gave {low:g} to {high:g}, not {wanted:g}")
+    return group
 
 
-def leave() -> None:
-    """Close the group."""
-    import torch.distributed as dist
-
-    dist.destroy_process_group()
-
-
-def measure(task: Task) -> dict[str, Any]:
+def measure(task: Task, group: Communicator) -> dict[str, Any]:
     """The fields of a record; every rank calls this with the same tasks in the same order."""
     import torch
-    import torch.distributed as dist
 
-    _check_sum()
-    ranks = dist.get_world_size()
     elements = task.message_bytes // 2
-    source = torch.empty(elements, dtype=torch.bfloat16, device="cuda").normal_() * SMALL
-    x, y = source.clone(), torch.empty_like(source)
-    part = torch.empty(elements // ranks, dtype=torch.bfloat16, device="cuda").normal_() * SMALL
-    call = _call(task.table, x, y, part)
+    x, y = (torch.empty(elements, dtype=torch.bfloat16, device="cuda").normal_() for _ in range(2))
+    call = _call(task.table, group, x, y)
     calls = 100 if task.message_bytes <= MIB else 40 if task.message_bytes <= 16 * MIB else 20
     for i in range(3):
         call(i)
     torch.cuda.synchronize()
-    run: Callable[[], Any] = captured(call, calls) if task.mode == "graph" else lambda: [call(i) for i in range(calls)]
+    run: Callable[[], Any] = captured(call, calls) if task.mode != "eager" else lambda: [call(i) for i in range(calls)]
     samples = []
     for repeat in range(REPEATS + 1):
-        x.copy_(source)
-        dist.barrier()
-        mean = torch.tensor(elapsed_s(run) / calls, dtype=torch.float64, device="cuda")
-        dist.all_reduce(mean)
-        if repeat:                              # the first one warms up
-            samples.append(float(mean) / ranks)
+        _mean(group, 0.0)                               # all ranks start together
+        mean = _mean(group, elapsed_s(run) / calls)
+        if repeat:                                      # the first one warms up
+            samples.append(mean)
     return summary(samples, calls)
 
 
-def _call(op: str, x: Any, y: Any, part: Any) -> Callable[[int], Any]:
-    import torch.distributed as dist
-
-    rank, ranks = dist.get_rank(), dist.get_world_size()
-    if op == "send_recv":
-        ring = [dist.P2POp(dist.isend, x, (rank + 1) % ranks), dist.P2POp(dist.irecv, y, (rank - 1) % ranks)]
-        return lambda i: [work.wait() for work in dist.batch_isend_irecv(ring)]
-    if op == "send":
-        return (lambda i: dist.send(x, 1)) if rank == 0 else (lambda i: dist.recv(y, 0))
-    return {
-        "all_reduce": lambda i: dist.all_reduce(x),
-        "all_gather": lambda i: dist.all_gather_into_tensor(y, part),
-        "reduce_scatter": lambda i: dist.reduce_scatter_tensor(part, x),
-        "all_to_all": lambda i: dist.all_to_all_single(y, x),
-    }[op]
-
-
-def _check_sum() -> None:
-    """Once a group: an all-reduce that is fast and wrong is no measurement."""
+def _mean(group: Communicator, value: float) -> float:
+    """Mean over ranks."""
     import torch
-    import torch.distributed as dist
 
-    ranks = dist.get_world_size()
-    if ranks in _checked:
-        return
-    x = torch.full((MIB,), dist.get_rank() + 1.0, device="cuda")
-    dist.all_reduce(x)
-    wanted = ranks * (ranks + 1) / 2
-    if not bool((x == wanted).all()):
-        raise RuntimeError(f"all-reduce of 1 to {ranks} gave {float(x[0])} to {float(x[-1])} where the sum is {wanted}")
-    _checked.add(ranks)
+    mine = torch.tensor([value], dtype=torch.float64, device="cuda")
+    total = torch.empty_like(mine)
+    group.all_reduce(mine, total)
+    return float(total) / group.ranks
+
+
+def _call(op: str, group: Communicator, x: Any, y: Any) -> Callable[[int], Any]:
+    part, sources, targets = slice(0, x.numel() // group.ranks), x.chunk(group.ranks), y.chunk(group.ranks)
+    if op == "send":
+        return (lambda i: group.send(x, 1)) if group.rank == 0 else (lambda i: group.receive(y, 0))
+    return {
+        "all_reduce": lambda i: group.all_reduce(x, y),
+        "all_gather": lambda i: group.all_gather(x[part], y),
+        "reduce_scatter": lambda i: group.reduce_scatter(x, y[part]),
+        "all_to_all": lambda i: group.all_to_all(sources, targets),
+        "send_recv": lambda i: group.ring(x, y),
+    }[op]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from perfmodel.catalog.yaml import read_text
 from perfmodel.errors import BadInput
 from perfmodel.probe import session
 from perfmodel.probe.descriptors import (
+    LinkFigures,
     accelerator_from_probe,
     fastest_Bps,
     known_accelerator,
@@ -21,6 +23,7 @@ from perfmodel.probe.descriptors import (
     slug,
 )
 from perfmodel.probe.files import nccl_tests_to_csv, observations_to_csv, to_yaml, write_whole
+from perfmodel.probe.fit import all_reduce_figures
 from perfmodel.probe.journal import Journal, Record, open_journal
 from perfmodel.probe.machine import read_machine
 from perfmodel.probe.nccl_tests import bus_factor, parse_nccl_tests
@@ -28,6 +31,10 @@ from perfmodel.probe.plan import COLLECTIVES, Task, plan
 from perfmodel.probe.topology import Topo, parse_topo
 
 MAX_TEXT = 2**24
+# Name in the node file -> transport and mode of the all-reduces that it is drawn through; the first is the default:
+# between the kernels of a model a call in a graph costs about what it costs alone, not what it costs in a row of calls.
+VARIANTS = {"alone": ("default", "graph_unmixed"), "in-a-row": ("default", "graph"),
+            "p2p-disabled": ("host_staged", "graph_unmixed"), "p2p-disabled-in-a-row": ("host_staged", "graph")}
 Started = Callable[[int, int], None]        # told how many tasks there are and how many are already measured
 
 
@@ -52,8 +59,8 @@ class ProbeReport:
                 "files": list(self.files), "figures": self.figures, "assumptions": list(self.assumptions)}
 
 
-def probe(out: Path, *, quick: bool = False, host_staged: bool = False, only: tuple[str, ...] = (), gpus: int | None = None,
-          timeout_s: float = 120.0, started: Started = lambda total, before: None,
+def probe(out: Path, *, quick: bool = False, host_staged: bool = False, only: tuple[str, ...] = (),
+          gpus: int | None = None, timeout_s: float = 120.0, started: Started = lambda total, before: None,
           progress: session.Progress = lambda task: None) -> ProbeReport:
     """Measure this machine into a folder. What the folder's journal holds is not measured again.
 
@@ -69,10 +76,8 @@ def probe(out: Path, *, quick: bool = False, host_staged: bool = False, only: tu
         tasks = plan(count, facts["capability"], facts["free_bytes"], quick=quick, host_staged=host_staged, only=only)
         before = sum(task.key in journal.records for task in tasks)
         started(len(tasks), before)
-        try:
+        with contextlib.suppress(KeyboardInterrupt):        # `missing` says so
             session.measure(list(tasks), journal, timeout_s, progress)
-        except KeyboardInterrupt:
-            pass                            # `missing` says so
         return write(out, journal, tasks, before)
 
 
@@ -92,14 +97,15 @@ def write(out: Path, journal: Journal, tasks: tuple[Task, ...], before: int) -> 
         assumptions.append(f"the node refers to the catalog's {known}, which has the vendor's peaks; "
                            f"{part['name']} holds what was read and measured here")
     else:
-        assumptions.append(f"{accelerator} is not in the catalog: its peaks are the fastest GEMMs measured, not the vendor's")
+        assumptions.append(f"{accelerator} is not in the catalog: its peaks are the fastest GEMMs, not the vendor's")
     node = f"{count}x-{accelerator}"
     try:
         raw = _node(machine, records, accelerator, node, source)
         files.append(write_whole(out / "hardware/nodes" / f"{node}.yaml", to_yaml(raw)))
     except BadInput as error:
         assumptions.append(f"no node file: {error.message}")
-    files.append(write_whole(out / "hardware/observations" / f"probe-{node}.csv", observations_to_csv(records, machine, node)))
+    table = observations_to_csv(records, machine, node)
+    files.append(write_whole(out / "hardware/observations" / f"probe-{node}.csv", table))
     assumptions += [f"GPU {i} was in use by something else" for i in machine.get("occupied", [])]
     wanted = {task.key for task in tasks}
     failed = {key: why for key, why in journal.failures.items() if key in wanted}
@@ -129,7 +135,8 @@ def _file_name(name: str) -> str:
     return name
 
 
-def _node(machine: dict[str, Any], records: list[Record], accelerator: str, name: str, source: dict[str, Any]) -> dict[str, Any]:
+def _node(machine: dict[str, Any], records: list[Record], accelerator: str, name: str,
+          source: dict[str, Any]) -> dict[str, Any]:
     """The node from the driver's own matrix; without one, from what the GPUs can read of each other."""
     count = len(machine["gpus"])
     topo = parse_topo(machine["topology"]) if machine.get("topology") else _unknown_topology(count)
@@ -143,18 +150,16 @@ def _node(machine: dict[str, Any], records: list[Record], accelerator: str, name
     p2p = all(all(row) for row in access)
     within = not p2p and by_socket and all(access[a][b] == ((a, b) not in by_socket) for a, b in ways)
     switched = len(by_nvlink) > 2 and len(by_nvlink) == len(ways)
-    host = fastest_Bps(records, "host_to_device", 1.0)
+    rate = fastest_Bps(records, "host_to_device", 1.0)
+    host_link = LinkFigures(rate, None, "pinned host memory to GPU, one way") if rate else None
+    variants = {variant: found for variant, (transport, mode) in VARIANTS.items()
+                if (found := all_reduce_figures(records, transport, mode, count))}
     return node_from_topology(
         topo, accelerator, name=name, p2p="within_socket" if within else p2p, host=machine.get("host"), source=source,
         nvlink=pair_figures(records, by_nvlink, 2 if switched else 1),
-        pcie=pair_figures(records, set(ways) - by_nvlink - by_socket, 2) if p2p else _host_link(host),
-        socket=pair_figures(records, by_socket, 3) if p2p else None)
-
-
-def _host_link(rate: float | None) -> Any:
-    from perfmodel.probe.descriptors import LinkFigures
-
-    return LinkFigures(rate, None, "pinned host memory to GPU, one way") if rate else None
+        pcie=pair_figures(records, set(ways) - by_nvlink - by_socket, 2) if p2p else host_link,
+        socket=pair_figures(records, by_socket, 3) if p2p else None,
+        collectives={"default": next(iter(variants)), "variants": variants} if variants else None)
 
 
 def _unknown_topology(count: int) -> Topo:

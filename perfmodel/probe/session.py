@@ -60,7 +60,8 @@ class Group:
     def __init__(self, processes: list[subprocess.Popen[bytes]], log: IO[bytes]):
         self.processes, self.log = processes, log
         self.lines: queue.Queue[bytes | None] = queue.Queue()
-        threading.Thread(target=self._listen, daemon=True).start()
+        self.listener = threading.Thread(target=self._listen, daemon=True)
+        self.listener.start()
 
     def _listen(self) -> None:
         stdout = self.processes[0].stdout
@@ -89,9 +90,9 @@ class Group:
 
     def last_words(self) -> str:
         """The end of what the processes wrote to stderr, on one line."""
-        for process in self.processes:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(timeout=2)
+        begin = time.monotonic()
+        while time.monotonic() - begin < 2 and all(process.poll() is None for process in self.processes):
+            time.sleep(0.02)                            # the one that broke is about to go
         self.log.seek(max(0, self.log.seek(0, os.SEEK_END) - 4000))
         lines = [line.strip() for line in self.log.read().decode("utf-8", "replace").splitlines() if line.strip()]
         telling = [line for line in lines if "Error" in line or "error" in line] or lines
@@ -99,7 +100,7 @@ class Group:
         return (telling[-1] if telling else f"exit status {codes}")[:300]
 
     def end(self) -> None:
-        """No process of the group is left behind."""
+        """No process of the group is left behind, nor a pipe to one."""
         for how in (signal.SIGTERM, signal.SIGKILL):
             for process in self.processes:
                 if process.poll() is None:
@@ -108,7 +109,12 @@ class Group:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 for process in self.processes:
                     process.wait(timeout=5)
-                return
+                break
+        self.listener.join(timeout=5)
+        for process in self.processes:
+            for pipe in (process.stdin, process.stdout):
+                with contextlib.suppress(BrokenPipeError):
+                    pipe.close() if pipe else None
 
 
 @contextlib.contextmanager
@@ -140,14 +146,14 @@ def launched(ranks: int, job: dict[str, Any], environment: dict[str, str]) -> It
 
 
 def jobs(tasks: list[Task]) -> list[list[Task]]:
-    """Runs of tasks that one group of processes measures: equal ranks, equal transport, collectives or not.
+    """Runs of tasks that one group of processes measures: equal ranks and environment.
 
     >>> [len(job) for job in jobs([Task("copy"), Task("gemm"), Task("all_reduce", gpus=2), Task("send", gpus=2)])]
     [2, 2]
     """
     found: list[list[Task]] = []
     for task in tasks:
-        if found and (found[-1][0].ranks, found[-1][0].transport) == (task.ranks, task.transport):
+        if found and (found[-1][0].ranks, found[-1][0].environment) == (task.ranks, task.environment):
             found[-1].append(task)
         else:
             found.append([task])
@@ -165,12 +171,9 @@ def measure(tasks: list[Task], journal: Journal, timeout_s: float, progress: Pro
 def _round(tasks: list[Task], journal: Journal, timeout_s: float, progress: Progress,
            failed: dict[tuple[str, ...], int]) -> list[Task]:
     """One group of processes on these tasks, up to the first that breaks it; returns what is still to do."""
-    staged = tasks[0].transport == "host_staged"
-    environment = {"NCCL_P2P_DISABLE": "1"} if staged else {}
-    environment["PERFMODEL_PROBE_TIMEOUT"] = str(timeout_s)
     job = {"tasks": [task.to_dict() for task in tasks]}
     at, finished, why = -1, 0, ""
-    with launched(tasks[0].ranks, job, environment) as group:
+    with launched(tasks[0].ranks, job, tasks[0].environment) as group:
         try:
             for message in group.messages(timeout_s):
                 if "begin" in message:

@@ -1,4 +1,4 @@
-"""``python -m perfmodel.probe.worker``: one process of a probe. Tasks come as JSON on stdin, results go to stdout by line.
+"""``python -m perfmodel.probe.worker``: one process of a probe. Tasks come as JSON on stdin, results go to stdout.
 
 The probe starts it; it is a process of its own so that a crash, a hang or Ctrl-C never takes finished results along.
 """
@@ -32,18 +32,17 @@ def run(job: dict[str, Any]) -> None:
     tasks = [Task(**task) for task in job["tasks"]]
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     together = tasks[0].table in COLLECTIVES
-    if together:
-        ranks.join(rank, world, job["rendezvous"])
+    group = ranks.join(rank, world, job["rendezvous"]) if together else None
     for index, task in enumerate(tasks):
         say({"begin": index})
         try:
-            say({"done": index, "result": (ranks.measure if together else kernels.measure)(task)})
+            say({"done": index, "result": ranks.measure(task, group) if group else kernels.measure(task)})
         except Exception as error:
             say({"done": index, "error": f"{type(error).__name__}: {str(error)[:400]}"})
-            if together or "CUDA error" in str(error):      # the ranks, or the device, may be out of step now
+            if group or "CUDA error" in str(error):      # the ranks, or the device, may be out of step now
                 raise
-    if together:
-        ranks.leave()
+    if group:
+        group.close()
 
 
 def die_with_parent() -> None:

@@ -110,12 +110,12 @@ def _umask() -> int:
 
 def _styled(draw: Callable[[Any], None], ax: Any) -> Any:
     """Call ``draw`` in the house style, on new axes if there are none."""
+    import matplotlib.pyplot as plt
     from matplotlib import rc_context
 
+    plt.get_backend()  # resolved outside: inside, leaving the context would switch off the notebook's display
     with rc_context(STYLE):
         if ax is None:
-            import matplotlib.pyplot as plt
-
             _, ax = plt.subplots(figsize=SIZE, layout="constrained")
         draw(ax)
     return ax
@@ -184,6 +184,11 @@ def _memory_bars(report: MemoryReport, ax: Any) -> None:
     _legend_beside(ax)
 
 
+def asked_of(curve: ServingCurve) -> Any:
+    """What the points of a curve were asked for: concurrencies, or request rates."""
+    return curve.concurrency if curve.request_rate is None else curve.request_rate
+
+
 def throughput(
     noun: ServingCurve | Comparison, ax: Any = None, measured: Mapping[int, Sequence[Point]] | None = None
 ) -> Any:
@@ -200,16 +205,16 @@ def _throughput(
         colour, marker = COLOURS[i % len(COLOURS)], MARKERS[i % len(MARKERS)]
         point, low, high = (np.asarray(values, float) for values in curve.output_tok_s)
         name = name if fits[i] else f"{name} (does not fit)"
-        ax.plot(curve.concurrency, point, color=colour, marker=marker, label=name, linestyle="-" if fits[i] else ":")
+        ax.plot(asked_of(curve), point, color=colour, marker=marker, label=name, linestyle="-" if fits[i] else ":")
         alpha, edge = (0.22, "black") if len(curves) == 1 else (0.1, colour)
-        ax.fill_between(curve.concurrency, low, high, color=colour, alpha=alpha, linewidth=0)
+        ax.fill_between(asked_of(curve), low, high, color=colour, alpha=alpha, linewidth=0)
         if measured.get(i):
             c, tok_s = zip(*sorted(measured[i]), strict=True)
             ax.scatter(c, tok_s, marker=marker, s=46, facecolors="none", edgecolors=edge, linewidths=1.4, zorder=5,
                        label=f"{name}, measured")  # fmt: skip
-    _log2_axis(ax, curves[0].concurrency)
+    _log2_axis(ax, asked_of(curves[0]))
     ax.set_ylim(bottom=0)
-    ax.set_xlabel("concurrency [requests in flight]")
+    ax.set_xlabel("concurrency [requests in flight]" if curves[0].request_rate is None else "arrivals [requests/s]")
     ax.set_ylabel("output throughput, all GPUs [tokens/s]")
     d = curves[0].deployment
     what = heading(d) if len(curves) == 1 else f"{d.model.name} on {d.node.name}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from perfmodel.report.layout import heading, labels, launch_line, listed, number, span, table, tables, wrapped
 
@@ -16,8 +16,8 @@ def curve_text(curve: ServingCurve, measured: Sequence[Point] = ()) -> str:
     """Tokens/s, TTFT and TPOT by concurrency, and where the time of a token goes."""
     rows = [
         [
-            f"{p['concurrency']:g}",
-            f"{p['running']:g}",
+            f"{_asked(p):g}",
+            f"{p['running']:.4g}",
             number(p["output_tok_s"]),
             span(p["output_tok_s_low"], p["output_tok_s_high"]),
             number(p["ttft_ms"]),
@@ -27,7 +27,8 @@ def curve_text(curve: ServingCurve, measured: Sequence[Point] = ()) -> str:
         ]
         for p in curve.points
     ]
-    head = ["C", "running", "tok/s", "80 % band", "TTFT, ms", "TPOT, ms", "80 % band", "bound by"]
+    sign = "C" if curve.request_rate is None else "req/s"
+    head = [sign, "running", "tok/s", "80 % band", "TTFT, ms", "TPOT, ms", "80 % band", "bound by"]
     lines = [wrapped(heading(curve.deployment), rest="  "), _load(curve), "", *table(head, rows, left=(7,))]
     lines += ["", "TPOT by what it goes to, ms:", *_parts(curve), *_measured(curve, measured)]
     return "\n".join([*lines, *launch_line(curve.deployment.command()), *listed("assumptions", curve.assumptions)])
@@ -44,12 +45,18 @@ def _parts(curve: ServingCurve) -> list[str]:
 
 
 def _columns(curve: ServingCurve) -> list[str]:
-    return [f"C={p['concurrency']:g}" for p in curve.points]
+    sign = "C" if curve.request_rate is None else "rate"
+    return [f"{sign}={_asked(p):g}" for p in curve.points]
+
+
+def _asked(point: dict[str, Any]) -> float:
+    """What a point was asked for: its concurrency, or its request rate."""
+    return float(point.get("concurrency", point.get("request_rate", 0.0)))
 
 
 def _measured(curve: ServingCurve, measured: Sequence[Point]) -> list[str]:
     """Measured beside predicted where the concurrency is one that was asked for."""
-    asked = {float(p["concurrency"]): p["output_tok_s"] for p in curve.points}
+    asked = {_asked(p): p["output_tok_s"] for p in curve.points}
     rows = [
         [f"{c:g}", number(tok_s), number(asked[c]), f"{asked[c] / tok_s:.2f}" if asked[c] else "-"]
         for c, tok_s in sorted(measured)

@@ -47,6 +47,7 @@ def compare(
     concurrency: Any = (1, 8, 32, 128),
     input_tokens: Any = 1024,
     output_tokens: Any = 1024,
+    arrival: str | None = None,
 ) -> Comparison:
     """Predict every deployment on the same workload and rank them."""
     if isinstance(deployments, Deployment):
@@ -54,7 +55,8 @@ def compare(
     if not deployments:
         raise BadInput("compare needs at least one deployment")
     curves = [
-        predict(d, concurrency=concurrency, input_tokens=input_tokens, output_tokens=output_tokens) for d in deployments
+        predict(d, concurrency=concurrency, input_tokens=input_tokens, output_tokens=output_tokens, arrival=arrival)
+        for d in deployments
     ]
     reports = [memory(d, hints=False) for d in deployments]
     order = np.lexsort([[-curve.output_tok_s[0][-1] for curve in curves], [not report.fits for report in reports]])

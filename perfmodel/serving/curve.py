@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ Band = tuple[Any, Any, Any]  # point, low, high
 
 @dataclass(frozen=True, eq=False)
 class ServingCurve:
-    """One point a concurrency. Arrays of one length; bands are 80 %."""
+    """One point a concurrency or request rate. Arrays of one length; bands are 80 %."""
 
     deployment: Deployment
     concurrency: np.ndarray
@@ -29,14 +29,17 @@ class ServingCurve:
     output_tokens: float
     warnings: tuple[str, ...]
     assumptions: tuple[str, ...]
-    scalar: bool = False
+    request_rate: np.ndarray | None = None  # open loop: arrivals per second; concurrency is then what is in flight
+    percentiles: dict[str, np.ndarray] = field(default_factory=dict)  # ttft_p95, ttft_p99, tpot_p95, tpot_p99 [s]
+    limit: float = float("inf")  # sequences that can run at once
 
     @property
     def points(self) -> list[dict[str, Any]]:
         """The points as the JSON contract names them."""
         rows = []
         for i, c in enumerate(self.concurrency):
-            row: dict[str, Any] = {"concurrency": plain(c), "running": plain(self.running[i])}
+            asked = ("concurrency", c) if self.request_rate is None else ("request_rate", self.request_rate[i])
+            row: dict[str, Any] = {asked[0]: plain(asked[1]), "running": plain(self.running[i])}
             for name, band, scale in (
                 ("output_tok_s", self.output_tok_s, 1.0),
                 ("ttft_ms", self.ttft_s, 1e3),
@@ -44,6 +47,7 @@ class ServingCurve:
             ):
                 for suffix, values in zip(("", "_low", "_high"), band, strict=True):
                     row[name + suffix] = plain(values[i] * scale)
+            row |= {f"{name}_ms": plain(values[i] * 1e3) for name, values in self.percentiles.items()}
             row["bound_by"] = plain(self.bound_by[i])
             row["parts"] = {name: plain(values[i]) for name, values in self.parts.items()}
             rows.append(row)
@@ -61,6 +65,7 @@ class ServingCurve:
         }
 
     def __repr__(self) -> str:
-        points = list(zip(self.concurrency, self.output_tok_s[0], strict=True))[:8]
-        pairs = ", ".join(f"C={c:g}: {t:.0f}" for c, t in points)
+        asked, sign = (self.concurrency, "C") if self.request_rate is None else (self.request_rate, "rate")
+        points = list(zip(asked, self.output_tok_s[0], strict=True))[:8]
+        pairs = ", ".join(f"{sign}={c:g}: {t:.0f}" for c, t in points)
         return f"<ServingCurve {self.deployment.name}, tok/s at {pairs}>"

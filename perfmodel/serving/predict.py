@@ -1,4 +1,4 @@
-"""Closed-loop serving: a fixed number of requests in flight, each a prefill and its decode steps."""
+"""The question behind `pm.predict`: a fixed number of requests in flight, or a rate of arrivals."""
 
 from __future__ import annotations
 
@@ -7,152 +7,52 @@ from typing import Any
 
 import numpy as np
 
-from perfmodel.costs.serving import closed_loop_tpot_s, request_s
 from perfmodel.deployment import Deployment
 from perfmodel.errors import BadInput
-from perfmodel.placement import Placement, place
+from perfmodel.serving.closed_loop import closed_loop
 from perfmodel.serving.curve import ServingCurve
 from perfmodel.serving.lengths import parse_lengths
-from perfmodel.step import forward
-from perfmodel.step.cost import binds, bound_of, first
-from perfmodel.step.factors import factors_of
-from perfmodel.step.memory import kv_pool, running_limit
-from perfmodel.step.operations import Row, mapped
-from perfmodel.step.slots import occupancy
-
-GROUPS = {
-    "compute": "arithmetic",
-    "memory": "memory traffic",
-    "latency": "kernel start-up",
-    "communication": "communication",
-    "host": "host",
-    "pipeline": "pipeline",
-}
+from perfmodel.serving.open_loop import open_loop
 
 
 def predict(
-    deployment: Deployment, *, concurrency: Any, input_tokens: Any = 1024, output_tokens: Any = 1024
+    deployment: Deployment,
+    *,
+    concurrency: Any = None,
+    request_rate: Any = None,
+    input_tokens: Any = 1024,
+    output_tokens: Any = 1024,
+    arrival: str | None = None,
 ) -> ServingCurve:
-    """Throughput, TTFT and TPOT at each concurrency: requests in flight over the whole deployment.
+    """Throughput, TTFT and TPOT of a deployment, in steady state.
 
-    ``input_tokens`` and ``output_tokens`` are numbers or distributions; the closed form uses their means.
+    Give ``concurrency`` (requests in flight over the whole deployment) or ``request_rate`` (Poisson arrivals per
+    second). ``input_tokens`` and ``output_tokens`` are numbers or distributions; mean and spread enter. ``arrival``
+    says how a pipeline's slots are filled: "burst" (SGLang's default: requests that come together crowd into one slot)
+    or "staggered" (vLLM's default, and where long runs end up); rates arrive staggered.
     """
-    asked = _concurrencies(concurrency)
     inputs, outputs = parse_lengths(input_tokens), parse_lengths(output_tokens)
-    options, placement = deployment.options, place(deployment)
-    pool = kv_pool(placement)
-    length = inputs.mean + outputs.mean
-    warnings: list[str] = []
-    if pool.verdict != "fits":
-        warnings.append(
-            f"memory says no ({pool.verdict}: {pool.reason}); the speed is of a deployment that cannot start"
-        )
-    context = options.context or deployment.facts.max_context
-    if length > context:
-        raise BadInput(f"input and output together are {length:g} tokens; the context is {context}")
-    limit = _admitted(deployment, placement, pool, inputs.mean + outputs.mean / 2, warnings)
-    copies = asked / options.dp
-    running = np.minimum(copies, limit)
-    if np.any(copies > limit):
-        warnings.append(f"at most {limit * options.dp:,.0f} sequences run at once; the rest waits in the queue")
-    new = inputs.mean * (1 - options.prefix_hit_rate)
-    factors = factors_of(deployment)
-    table = factors.draws(2)
-    slots = occupancy(deployment, running, running_limit(placement, pool))
-    decode = forward.decode(placement, running, inputs.mean + outputs.mean / 2, table, slots)
-    prefill = forward.prefill(placement, np.full_like(running, new), inputs.mean - new, table)
-    stall = _stall(placement, running, new, inputs.mean - new, table)
-    tpot = closed_loop_tpot_s(decode.seconds, stall, running, outputs.mean, table["prefill_interference"][:, 0])
-    ttft = prefill.seconds + decode.seconds / 2 + _queue(copies, running, tpot, prefill.seconds, outputs.mean)
-    whole = request_s(prefill.seconds + decode.seconds / 2, tpot, outputs.mean)
-    rate = running * options.dp * outputs.mean / whole
-    shape = running.shape
-    rows = tuple(mapped(row, lambda value: first(value, shape)) for row in decode.rows)
-    return ServingCurve(
-        deployment,
-        asked,
-        running * options.dp,
-        factors.band(_full(rate, shape)),
-        factors.band(_full(ttft, shape)),
-        factors.band(_full(tpot, shape)),
-        binds(rows, first(decode.host_s, shape), first(decode.device_s, shape), shape),
-        _parts(rows, first(tpot - decode.seconds, shape), shape),
-        inputs.mean,
-        outputs.mean,
-        tuple(warnings),
-        (*deployment.assumptions, *_notes(deployment, placement, slots.rule, inputs.spread + outputs.spread > 0)),
+    if (concurrency is None) == (request_rate is None):
+        raise BadInput("give either concurrency or request_rate")
+    if concurrency is not None:
+        return closed_loop(deployment, _points("concurrency", concurrency, 1.0, 1e7), inputs, outputs, arrival)
+    return open_loop(
+        deployment, _points("request_rate", request_rate, 1e-6, 1e6), inputs, outputs, arrival or "staggered"
     )
 
 
-def _stall(placement: Placement, running: np.ndarray, new: float, cached: float, table: dict[str, Any]) -> Any:
-    """What one prefill costs the others. [s]
-
-    Engines that put prompt tokens into the decode batch pay only what the bigger forward takes longer; the others
-    stop decoding for the whole prefill. Attention groups prefill side by side.
-    """
-    options, engine = placement.deployment.options, placement.deployment.engine
-    side = np.minimum(running, options.dp_attention)
-    if not engine.mixes_prefill(options):
-        return forward.prefill(placement, new * side, cached, table, side).seconds / side
-    both = forward.prefill(placement, new * side + running, cached, table, side).seconds
-    return (both - forward.prefill(placement, running, cached, table, side).seconds) / side
-
-
-def _notes(deployment: Deployment, placement: Any, rule: str, spread: bool) -> list[str]:
-    notes = [
-        f"prompts={deployment.options.prompts}: experts picked accordingly",
-        "closed loop: a finished request is replaced at once",
-        "the context of a decode step is the input plus half of the output",
-    ]
-    if placement.stages > 1:
-        notes.append(f"pipeline slots filled by the rule {rule!r}")
-    if spread:
-        notes.append("length distributions enter by their means")
-    return notes
-
-
-def _concurrencies(value: Any) -> np.ndarray:
+def _points(name: str, value: Any, least: float, most: float) -> np.ndarray:
     try:
         many = isinstance(value, Iterable) and not isinstance(value, str)
         array = np.atleast_1d(np.asarray(list(value) if many else value, float))
     except (TypeError, ValueError):
-        raise BadInput(f"concurrency must be a number or a list of numbers, not {value!r}") from None
-    if array.size == 0 or not np.all(np.isfinite(array)) or np.any(array < 1) or np.any(array > 1e7):
-        raise BadInput(f"concurrency must lie between 1 and 1e7, not {value!r}")
+        raise BadInput(f"{name} must be a number or a list of numbers, not {value!r}") from None
+    if (
+        array.ndim != 1
+        or array.size == 0
+        or not np.all(np.isfinite(array))
+        or np.any(array < least)
+        or np.any(array > most)
+    ):
+        raise BadInput(f"{name} must lie between {least:g} and {most:g}, not {value!r}")
     return array
-
-
-def _admitted(deployment: Deployment, placement: Any, pool: Any, mean_tokens: float, warnings: list[str]) -> float:
-    """Sequences of one engine copy that can run at once: KV capacity and the engine's own limit."""
-    options = deployment.options
-    most = running_limit(placement, pool)
-    by_limit = float(most)
-    if options.pp > 1:
-        by_limit = min(by_limit, float(deployment.engine.slots(options) * deployment.engine.slot_limit(options, most)))
-    if pool.tokens <= 0:
-        return by_limit
-    by_kv = np.floor(pool.tokens_total / mean_tokens)
-    if by_kv < 1:
-        warnings.append(f"the KV pool of {pool.tokens_total:,} tokens does not hold one request; nothing runs")
-        return 1.0
-    return float(min(by_limit, by_kv))
-
-
-def _queue(copies: np.ndarray, running: np.ndarray, tpot: Any, prefill_s: Any, output: float) -> Any:
-    """Median wait of a request beyond the running set: the share of the loop that it spends outside. [s]"""
-    return (copies - running) / running * request_s(prefill_s, tpot, output)
-
-
-def _full(values: Any, shape: tuple[int, ...]) -> np.ndarray:
-    return np.broadcast_to(values, (len(values), *shape))
-
-
-def _parts(rows: tuple[Row, ...], prefill_share: np.ndarray, shape: tuple[int, ...]) -> dict[str, np.ndarray]:
-    """TPOT by what it goes to, in seconds; the parts add up."""
-    parts = {name: np.zeros(shape) for name in GROUPS.values()}
-    for row in rows:
-        word = np.asarray(bound_of(row), dtype=object)
-        for key, name in GROUPS.items():
-            parts[name] = parts[name] + np.where(word == key, row.seconds, 0.0)
-    parts["prefill of others"] = prefill_share
-    return {name: values for name, values in parts.items() if np.any(values != 0)}

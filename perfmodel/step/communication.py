@@ -14,15 +14,20 @@ from perfmodel.costs.collectives import (
     send_recv_s,
     two_shot_all_reduce_s,
 )
+from perfmodel.costs.network import tree_all_reduce_s
 from perfmodel.costs.pipeline import hop_bytes
 from perfmodel.deployment import Deployment
 from perfmodel.engines.rules import Collective
 from perfmodel.placement import Links, Protocol
 from perfmodel.step.operations import ACTIVATION, Load, Row
 
-# Start-up of kernels that skip NCCL, inside a CUDA graph. Kind: derived from kernel tables of aiconfigurator-core
-# 0.12.0 (custom_allreduce, vLLM 0.24.0, RTX PRO 6000 x2: 4.1 us; H200 x8: about 8 us).
+# Start-up of kernels that skip NCCL, inside a CUDA graph, and what every peer beyond the first adds to their barriers.
+# Kind: derived from kernel tables of aiconfigurator-core 0.12.0 (custom_allreduce, vLLM 0.24.0, RTX PRO 6000 x2: 4.1 us;
+# H200 x8: 4.7 us one-shot, 9 us two-shot) and github sjug/rtx6kpro@738985bb (one-shot on PCIe: 6.1 us x4, 7.5 us x8).
 ONE_SHOT_BASE_S, TWO_SHOT_BASE_S = 4.5e-6, 8.0e-6
+_BARRIER_S = {"nvlink": 0.05e-6, "pcie": 0.5e-6, "host": 0.5e-6}
+# SGLang's second kernels signal through NVLink multicast: 2.3 us x2 to 3.5 us x8. Same source, SGLang 0.5.14, H200.
+SGLANG_ONE_SHOT_S, SGLANG_TWO_SHOT_S = 2.4e-6, 5.5e-6
 
 
 def nccl_choice(
@@ -30,12 +35,12 @@ def nccl_choice(
 ) -> tuple[tuple[str, ...], Any, Any]:
     """What NCCL runs: names of the protocols it can take, index of the one it takes, and its seconds.
 
-    That is the first protocol whose limit holds the message; where the node states no limits, the fastest.
+    That is the first protocol whose limit holds the message; where no limits are known, the fastest.
     """
-    protocols = [p for p in links.protocols if p.busbw_Bps(ranks) is not None]
-    times = np.stack(np.broadcast_arrays(*(_nccl_s(op, message_bytes, ranks, p, links, factors) for p in protocols)))
+    protocols = links.protocols(op, ranks)
+    times = np.stack(np.broadcast_arrays(*(nccl_s(op, message_bytes, ranks, p, factors) for p in protocols)))
     limits = [p.until_bytes for p in protocols]
-    if op not in ("all_to_all", "send_recv") and any(np.isfinite(limits)):
+    if any(np.isfinite(limits)):
         holds = np.stack([np.broadcast_to(np.asarray(message_bytes) <= limit, times.shape[1:]) for limit in limits])
         index = np.argmax(holds, axis=0)
     else:
@@ -43,15 +48,19 @@ def nccl_choice(
     return tuple(p.name for p in protocols), index, np.take_along_axis(times, index[None], axis=0)[0]
 
 
-def _nccl_s(op: str, message_bytes: Any, ranks: int, p: Protocol, links: Links, factors: dict[str, Any]) -> Any:
+def nccl_s(op: str, message_bytes: Any, ranks: int, p: Protocol, factors: dict[str, Any]) -> Any:
+    """Seconds of one protocol. [s]"""
     slow, wide = factors["collective_latency_factor"], factors["collective_bandwidth_factor"]
-    pair = links.peer_Bps * wide
+    start, width = p.base_s * slow, p.busbw_Bps * wide
+    if p.tree:
+        return tree_all_reduce_s(message_bytes, start, p.inner_steps, p.hop_s * slow, p.outer_steps, p.net_hop_s * slow, width)
     if op == "all_to_all":
-        return all_to_all_s(message_bytes, ranks, p.base_s * slow, pair)
+        return all_to_all_s(message_bytes, ranks, start + (ranks - 1) * p.hop_s * slow, width)
     if op == "send_recv":
-        return send_recv_s(message_bytes, p.base_s * slow, pair)
+        return send_recv_s(message_bytes, start + p.hop_s * slow, width)
     formula = ring_all_reduce_s if op == "all_reduce" else ring_all_gather_s
-    return formula(message_bytes, ranks, p.base_s * slow, p.hop_s * slow, (p.busbw_Bps(ranks) or 0.0) * wide)
+    own = np.asarray(message_bytes) / ranks / (p.copy_Bps * wide)
+    return formula(message_bytes, ranks, start, p.hop_s * slow, width) + own
 
 
 def collective_s(
@@ -64,34 +73,27 @@ def collective_s(
     if op != "all_reduce":
         return fastest
     backends = _backends(deployment, ranks, message_bytes)
-    for name, alternative in (
-        ("custom_one_shot", _one_shot),
-        ("custom_two_shot", _two_shot),
-        ("symm_mem", _two_shot),
-        ("pcie_ipc", _one_shot),
-    ):
+    for name in KERNELS:
         chosen = backends == name
         if np.any(chosen):
-            fastest = np.where(chosen, alternative(message_bytes, ranks, links, factors), fastest)
+            quick = kernel_s(name, message_bytes, ranks, links, factors, deployment.options.engine)
+            fastest = np.where(chosen, quick, fastest)
     return fastest
 
 
-def _one_shot(message_bytes: Any, ranks: int, links: Links, factors: dict[str, Any]) -> Any:
-    return one_shot_all_reduce_s(
-        message_bytes,
-        ranks,
-        ONE_SHOT_BASE_S * factors["collective_latency_factor"],
-        links.peer_Bps * factors["collective_bandwidth_factor"],
-    )
+KERNELS = ("custom_one_shot", "custom_two_shot", "symm_mem", "pcie_ipc")
 
 
-def _two_shot(message_bytes: Any, ranks: int, links: Links, factors: dict[str, Any]) -> Any:
-    return two_shot_all_reduce_s(
-        message_bytes,
-        ranks,
-        TWO_SHOT_BASE_S * factors["collective_latency_factor"],
-        links.peer_Bps * factors["collective_bandwidth_factor"],
-    )
+def kernel_s(name: str, message_bytes: Any, ranks: int, links: Links, factors: dict[str, Any], engine: str = "vllm") -> Any:
+    """Seconds of an all-reduce kernel that skips NCCL. [s]"""
+    one_shot, transport = name in ("custom_one_shot", "pcie_ipc"), links.transport(ranks)
+    start = ONE_SHOT_BASE_S if one_shot else TWO_SHOT_BASE_S
+    if engine == "sglang" and transport == "nvlink":
+        start = SGLANG_ONE_SHOT_S if one_shot else SGLANG_TWO_SHOT_S
+    start += max(0, ranks - 2) * _BARRIER_S[transport]
+    formula = one_shot_all_reduce_s if one_shot else two_shot_all_reduce_s
+    return formula(message_bytes, ranks, start * factors["collective_latency_factor"],
+                   links.peer_Bps(ranks) * factors["collective_bandwidth_factor"])
 
 
 def _backends(deployment: Deployment, ranks: int, message_bytes: Any) -> Any:

@@ -73,17 +73,21 @@ def plain(value: Any) -> Any:
     return value
 
 
-def step(deployment: Deployment, *, batch: Any, context: Any = 1024) -> StepCost:
+def step(deployment: Deployment, *, batch: Any, context: Any = 1024, arrival: str | None = None) -> StepCost:
     """One decode step of ``batch`` running sequences of one engine copy with ``context`` cached tokens each.
 
-    Arrays broadcast. With pipelining the result is the time from one token of a sequence to its next.
+    Arrays broadcast. With pipelining the result is the time from one token of a sequence to its next, and ``arrival``
+    ("burst" or "staggered") says how the sequences fill the slots; the default is the engine's own way.
     """
     sequences, cached = _sizes("batch", batch, 1), _sizes("context", context, 0)
     shape = np.broadcast_shapes(sequences.shape, cached.shape)
     sequences, cached = np.broadcast_to(sequences, shape), np.broadcast_to(cached, shape)
     placement = place(deployment)
-    slots = occupancy(deployment, sequences, running_limit(placement))
+    slots = occupancy(deployment, sequences, running_limit(placement), arrival)
     notes = (f"pipeline slots filled by the rule {slots.rule!r}",) if placement.stages > 1 else ()
+    held = float(np.max(np.sum(slots.batch * slots.count, axis=1)))
+    if held < float(np.max(sequences)):
+        notes += (f"the slots hold {held:g} sequences; a step of more is the step of these",)
     return _priced(
         "decode",
         placement,

@@ -70,8 +70,15 @@ class Factors:
         shape = (1 + len(moved),) + (1,) * ndim
         return {name: table[:, i].reshape(shape) for i, name in enumerate(self.names)}
 
+    def point(self, ndim: int) -> dict[str, Any]:
+        """The values alone, in the shape that `draws` gives them: one draw."""
+        shape = (1,) + (1,) * ndim
+        return {name: self.values[i].reshape(shape) for i, name in enumerate(self.names)}
+
     def log_sd(self, values: np.ndarray) -> np.ndarray:
         """Deviation of the logarithm of a result, from its values over the draws and the residual of the fit."""
+        if len(values) == 1:
+            return np.full(values.shape[1:], self.residual_sd)
         safe = np.maximum(values, 1e-300)
         delta = np.log(safe[1:] / safe[0])
         moved = [i for i, sd in enumerate(self.sd) if sd > 0]

@@ -202,7 +202,9 @@ def prefill_load(placement: Placement, tokens: Any, context: Any, prompts: Any) 
     each = (local / chunks)[None, None]
     attended = (context + (tokens / prompts + 1) / 2)[None, None]
     groups, sequences = np.broadcast_to(groups, local.shape)[None, None], (prompts / groups)[None, None]
-    return Load("prefill", each, each * groups, np.minimum(sequences, each), attended, np.maximum(sequences, 1.0)), chunks
+    return Load(
+        "prefill", each, each * groups, np.minimum(sequences, each), attended, np.maximum(sequences, 1.0)
+    ), chunks
 
 
 def prefill(placement: Placement, tokens: Any, context: Any, factors: dict[str, Any], prompts: Any = 1.0) -> Forward:

@@ -89,7 +89,8 @@ def memory(deployment: Deployment, hints: bool = True) -> MemoryReport:
     options = deployment.options
     fits = pool.verdict == "fits"
     context = options.context or deployment.facts.max_context
-    held = options.dp_attention * (pool.tokens // context) if context else 0
+    one = pool.tokens // context if pool.sequences is None else int(pool.sequences)
+    held = options.dp_attention * one
     running = min(running_limit(placement, pool), held) if pool.tokens > 0 else 0
     advice: tuple[str, ...] = ()
     if hints and not fits:

@@ -11,6 +11,7 @@ from typing import Any
 
 from perfmodel.catalog import NONE, Dense, Format, Gqa, Mla, ModelArch, Moe
 from perfmodel.costs.attention import attention_flop, decode_kv_bytes, decode_parallel_efficiency
+from perfmodel.costs.dispatch import minimum
 from perfmodel.costs.gemm import gemm_activation_bytes, gemm_flop
 from perfmodel.costs.memory import bytes_per_weight
 from perfmodel.costs.moe import busiest_rank_experts, busiest_rank_tokens, distinct_experts
@@ -155,6 +156,8 @@ def _mla(bench: Bench, a: Mla, load: Load) -> list[Row]:
 
 
 def _gqa(bench: Bench, a: Gqa, load: Load) -> list[Row]:
+    if a.window or a.chunk:
+        load = replace(load, context=minimum(load.context, float(a.window or a.chunk or 0)))
     model, tokens, ways = bench.model, load.tokens, bench.divisors["attention"]
     heads, kv_heads, value = a.heads / ways, max(1, a.kv_heads / ways), a.v_head_dim or a.head_dim
     width = heads * a.head_dim + kv_heads * (a.head_dim + value)
@@ -201,8 +204,16 @@ def _decode_attention(
     merge = f["attention_pad_tokens"] * per_group / HEAD_BLOCK  # partial results of splits, per head tile
     traffic = decode_kv_bytes(load.sequences, context, bytes_per_token, merge)
     flop = attention_flop(load.sequences, context, groups * per_group, key, value)
-    return price(bench, name, flop, traffic, 2, peak=busy * bench.machine.peak_of("bf16"),
-                 compute="attention_decode_compute_efficiency", memory=busy * f["attention_dram_efficiency"])
+    return price(
+        bench,
+        name,
+        flop,
+        traffic,
+        2,
+        peak=busy * bench.machine.peak_of("bf16"),
+        compute="attention_decode_compute_efficiency",
+        memory=busy * f["attention_dram_efficiency"],
+    )
 
 
 def _prefill_attention(bench: Bench, load: Load, heads: float, key: float, value: float) -> Row:

@@ -8,6 +8,9 @@ from typing import Any
 import numpy as np
 
 from perfmodel.deployment import Deployment
+from perfmodel.errors import UnknownName
+
+ARRIVALS = ("burst", "staggered")
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,17 +26,20 @@ def occupancy(deployment: Deployment, batch: Any, max_running: int, arrival: str
     """How the engine deals ``batch`` running sequences to its slots.
 
     ``burst``: requests that arrive together fill one slot up to its limit, then the next (SGLang's scheduler takes
-    from the queue whatever slot comes by). ``staggered``: they spread evenly. The default is the engine's own: SGLang
-    bursts, vLLM's batches drift apart.
+    from the queue whatever slot comes by). ``staggered``: they spread evenly, as they do once finished requests have
+    been replaced many times. The default is the engine's own: SGLang bursts, vLLM's batches drift apart. What exceeds
+    all slots waits.
     """
-    running = np.maximum(np.asarray(batch, float), 1.0)
+    if arrival not in (None, *ARRIVALS):
+        raise UnknownName("arrival", str(arrival), ARRIVALS)
     options, engine = deployment.options, deployment.engine
+    running = np.maximum(np.asarray(batch, float), 1.0)
     if options.pp == 1:
         return _pair(running, running, np.ones_like(running), np.zeros_like(running), "one batch")
-    slots = engine.slots(options)
+    slots, limit = engine.slots(options), float(engine.slot_limit(options, max_running))
+    running = np.minimum(running, slots * limit)
     rule = arrival or ("burst" if options.engine == "sglang" else "staggered")
     if rule == "burst":
-        limit = float(engine.slot_limit(options, max_running))
         full = np.minimum(np.floor(running / limit), slots)
         rest = np.where(full >= slots, 0.0, running - full * limit)
         first = np.where(full > 0, limit, rest)

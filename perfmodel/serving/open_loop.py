@@ -1,0 +1,76 @@
+"""Open-loop serving: requests arrive at a rate. The running set follows from the closed loop by Little's law."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from perfmodel.costs.serving import queue_wait_s
+from perfmodel.deployment import Deployment
+from perfmodel.serving.closed_loop import closed_loop
+from perfmodel.serving.curve import Band, ServingCurve
+from perfmodel.serving.lengths import Lengths
+
+_GRID = 64
+
+
+def open_loop(
+    deployment: Deployment, rates: np.ndarray, inputs: Lengths, outputs: Lengths, arrival: str | None = None
+) -> ServingCurve:
+    """Throughput, TTFT and TPOT at each rate of Poisson arrivals per second.
+
+    The running set is the concurrency whose closed-loop throughput equals the rate. Above the capacity the queue grows
+    without bound: throughput is the capacity, TTFT has no value, and a warning says so.
+    """
+    limit = closed_loop(deployment, np.array([1.0]), inputs, outputs, arrival).limit
+    grid = np.unique(np.geomspace(1.0, max(2.0, limit), _GRID))
+    known = closed_loop(deployment, grid, inputs, outputs, arrival)
+    served = np.maximum.accumulate(known.output_tok_s[0] / outputs.mean)  # requests a second at each concurrency
+    capacity = float(served[-1])
+    # Below one request in flight the server is idle part of the time: concurrency is then rate times latency.
+    flight = np.where(rates < served[0], 1.0, np.interp(rates, served, grid))
+    curve = closed_loop(deployment, flight, inputs, outputs, arrival)
+    over = rates > capacity
+    busy = np.minimum(rates / capacity, 1.0)
+    prefill = np.maximum(curve.ttft_s[0] - 0.5 * curve.tpot_s[0], 0.0)
+    load = np.minimum(rates / deployment.options.dp * prefill, 0.999)
+    wait = queue_wait_s(load, prefill, 1.0 + inputs.spread**2)
+    ttft = _waiting(curve.ttft_s, wait, over)
+    tokens = np.minimum(rates, capacity) * outputs.mean
+    low, high = (
+        np.minimum(values, rates * outputs.mean)
+        for values in (tokens * known.output_tok_s[i][-1] / known.output_tok_s[0][-1] for i in (1, 2))
+    )
+    band = (tokens, np.where(busy < 0.8, tokens, low), np.where(over, high, tokens))
+    warnings = list(curve.warnings)
+    if np.any(over):
+        listed = ", ".join(f"{r:g}" for r in rates[over][:4])
+        warnings.append(
+            f"rates above the capacity of {capacity:.3g} requests/s ({listed}): the queue grows without bound"
+        )
+    tails = {
+        name: np.where(over, np.nan, values + wait * (3.0 if name == "ttft_p95" else 4.6) * (name[:4] == "ttft"))
+        for name, values in curve.percentiles.items()
+    }
+    notes = (
+        *(line for line in curve.assumptions if not line.startswith("closed loop")),
+        "open loop: Poisson arrivals; the prefills queue as one server (M/G/1)",
+    )
+    running = np.minimum(rates, capacity) * (prefill + outputs.mean * curve.tpot_s[0])
+    return replace(
+        curve,
+        request_rate=rates,
+        running=np.minimum(running, limit),
+        output_tok_s=band,
+        ttft_s=ttft,
+        warnings=tuple(warnings),
+        assumptions=notes,
+        percentiles=tails,
+    )
+
+
+def _waiting(band: Band, wait: np.ndarray, over: np.ndarray) -> Band:
+    """TTFT with the wait for the prefill before; no value where the queue grows without bound."""
+    point, low, high = (np.where(over, np.nan, values + wait) for values in band)
+    return point, low, high
