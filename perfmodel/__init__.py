@@ -6,17 +6,18 @@ The public names. Each loads its room when it is first used, so that ``import pe
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:  # for type checkers and editors; what is not built yet is left to __getattr__
+if TYPE_CHECKING:  # for type checkers and editors
     from perfmodel.calibration import calibrate as calibrate
     from perfmodel.catalog import load_accelerator as load_accelerator
     from perfmodel.catalog import load_model as load_model
     from perfmodel.catalog import load_node as load_node
     from perfmodel.deployment.deploy import deploy as deploy
+    from perfmodel.insight.doctor import doctor as doctor
+    from perfmodel.insight.explain import explain as explain
     from perfmodel.planner.job import size_job as size_job
     from perfmodel.planner.plan import plan as plan
     from perfmodel.serving.compare import compare as compare
@@ -24,9 +25,9 @@ if TYPE_CHECKING:  # for type checkers and editors; what is not built yet is lef
     from perfmodel.serving.lengths import uniform as uniform
     from perfmodel.serving.predict import predict as predict
     from perfmodel.step.collective import collective as collective
-    from perfmodel.step.memory import memory as memory
     from perfmodel.step.cost import prefill as prefill
     from perfmodel.step.cost import step as step
+    from perfmodel.step.memory import memory as memory
 
 __version__ = "0.1.0"
 
@@ -47,10 +48,11 @@ _HOME = {
     "plan": "planner",
     "size_job": "planner",
     "doctor": "insight",
+    "explain": "insight",
     "calibrate": "calibration",
 }
 # nouns that get `.plot`, by the room that defines them: report draws nouns, so nouns cannot import report
-_PLOTTED = {"step": ("MemoryReport", "StepCost"), "serving": ("Comparison", "ServingCurve")}
+_PLOTTED = {"step": ("MemoryReport", "StepCost", "CollectiveCost"), "serving": ("Comparison", "ServingCurve")}
 
 __all__ = [
     "__version__",
@@ -59,6 +61,7 @@ __all__ = [
     "compare",
     "deploy",
     "doctor",
+    "explain",
     "load_accelerator",
     "load_model",
     "load_node",
@@ -101,26 +104,13 @@ class _Package(ModuleType):
 sys.modules[__name__].__class__ = _Package
 
 
-def _not_built(name: str) -> Callable[..., Any]:
-    """Stand-in for a public name whose room does not have it yet."""
-
-    def refuse(*args: Any, **keywords: Any) -> Any:
-        from perfmodel.errors import PerfModelError
-
-        raise PerfModelError(f"perfmodel.{name} is not built yet", hints=["CHANGELOG.md lists what is"])
-
-    refuse.__name__ = refuse.__qualname__ = name
-    refuse.__doc__ = "Not built yet."
-    return refuse
-
-
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module 'perfmodel' has no attribute {name!r}")
     room = import_module(f"perfmodel.{_HOME[name]}")
     if name == _HOME[name]:
         return room  # callable, see _CallableRoom
-    value = getattr(room, name, None) or _not_built(name)
+    value = getattr(room, name)
     globals()[name] = value
     return value
 

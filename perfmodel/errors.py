@@ -13,6 +13,33 @@ PerfModelError
 from __future__ import annotations
 
 from collections.abc import Iterable
+from numbers import Real
+from typing import Any
+
+MOST = 600  # characters of one line
+
+
+def one_line(text: str, most: int = MOST) -> str:
+    """Text on one line: what cannot be printed is escaped, the middle of what is too long is left out.
+
+    >>> one_line("0123456789" * 9, most=20)
+    '01234567 ... 3456789'
+    """
+    if len(text) > most:
+        text = f"{text[: most // 2 - 2]} ... {text[3 - most // 2 :]}"
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def shown(value: Any, most: int = 80) -> str:
+    """A value as a message shows it: its repr, if that is short and there is one.
+
+    >>> shown("x"), shown(10**5000)
+    ("'x'", 'a huge int')
+    """
+    try:
+        return one_line(repr(value), most)
+    except ValueError:  # Python refuses to print a whole number of more than 4,300 digits
+        return f"a huge {type(value).__name__}"
 
 
 class PerfModelError(Exception):
@@ -21,8 +48,9 @@ class PerfModelError(Exception):
     exit_code = 2
 
     def __init__(self, message: str, hints: Iterable[str] = ()):
-        self.message, self.hints = message, tuple(hints)
-        super().__init__("\n".join([message, *([""] if self.hints else []), *(f"hint: {hint}" for hint in self.hints)]))
+        self.message, self.hints = one_line(message), tuple(map(one_line, hints))
+        below = ["", *(f"hint: {hint}" for hint in self.hints)] if self.hints else []
+        super().__init__("\n".join([self.message, *below]))
 
 
 class QuestionError(PerfModelError):
@@ -54,6 +82,26 @@ class IllegalDeployment(QuestionError):
 
 class BadInput(QuestionError):
     """A number or word out of range."""
+
+
+def is_number(value: Any) -> bool:
+    """Whether a value is a number of Python or NumPy; True and False are none.
+
+    >>> is_number(2.5), is_number(True), is_number("2.5")
+    (True, False, False)
+    """
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def word(name: str, value: Any) -> str:
+    """The value if it is text with something in it.
+
+    >>> word("engine", "vllm")
+    'vllm'
+    """
+    if not isinstance(value, str) or not value.strip():
+        raise BadInput(f"{name} must be a word, not {shown(value)}")
+    return value
 
 
 class Unpriced(QuestionError):

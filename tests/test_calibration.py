@@ -13,7 +13,7 @@ from perfmodel.calibration import calibrate, files, own, shipped
 from perfmodel.calibration.fit import changed, fit
 from perfmodel.catalog import load_calibration
 from perfmodel.errors import BadInput, UnknownName
-from perfmodel.insight import kernels, observed
+from perfmodel.insight import interconnect, kernels, observed, served
 from perfmodel.insight.validate import MARK, Validation, validate, write_into
 from perfmodel.step.factors import Factors, factors_of, from_calibration
 
@@ -54,10 +54,10 @@ def test_fit_recovers_planted_factors_from_two_starts(factor: float) -> None:
 
 def test_three_points_are_enough_and_say_what_they_do_not_know() -> None:
     found = fit(planted({"kernel_s": 5e-6}, [1.0, 2.0, 4.0]),
-                {"kernel_s": (3e-6, 1e-6, 2e-5), "moe_compute_efficiency": (0.45, 0.05, 1.0)}, PRIORS)
+                {"kernel_s": (3e-6, 1e-6, 2e-5), "gemm_efficiency": (0.70, 0.05, 1.0)}, PRIORS)
     assert found.values[0] > found.prior[0][0]
-    assert found.unidentified == ("moe_compute_efficiency",)
-    assert found.values[1] == pytest.approx(0.45, rel=0.05)
+    assert found.unidentified == ("gemm_efficiency",)
+    assert found.values[1] == pytest.approx(0.70, rel=0.05)
     assert "not told apart" in found.report()
     assert all(s <= 1.001 * p[1] for s, p in zip(found.sd, found.prior, strict=True)), "data never takes knowledge away"
 
@@ -207,11 +207,13 @@ def test_validation_prints_and_serialises(everything: Validation) -> None:
 
 
 def test_every_row_is_compared_or_counted(everything: Validation) -> None:
-    shipped_rows = sum(len(observed.read(stem)) for stem in (observed.SWEEPS, observed.CASE, kernels.KERNELS))
+    stems = (observed.SWEEPS, observed.CASE, *kernels.FILES, *interconnect.TABLES, served.SERVED, served.STEPS)
+    shipped_rows = sum(len(observed.read(stem)) for stem in stems)
+    shipped_rows += sum(int(row["rows"]) for row in observed.read(served.EXCLUDED))
     assert len(everything.rows) + sum(everything.excluded.values()) == shipped_rows
 
 
-@pytest.mark.parametrize("what", ["decode", "prefill", "kernels", "interconnect", "case"])
+@pytest.mark.parametrize("what", ["decode", "prefill", "kernels", "interconnect", "case", "steps", "e2e"])
 def test_parts_add_up_to_the_whole(what: str, everything: Validation) -> None:
     assert len(validate(what).rows) == sum(row.kind == what for row in everything.rows)
 

@@ -40,6 +40,7 @@ VALUES = {
     "occupied_slots_s": 0.04, "traverse_s": 0.03, "chunks": 3.0, "slowest_stage_s": 0.005, "stages_s": 0.03,
     "hidden": 7168.0, "launch_s": 2e-5, "spread": 0.15, "host_s": 0.04, "device_s": 0.012,
     "step_s": 0.03, "prefill_s": 0.2, "running": 33.0, "output_tokens": 1000.0, "interference": 1.1,
+    "chunk": 64.0, "pairs": 256.0, "touched": 150.0,
     "ttft_s": 0.4, "tpot_s": 0.03, "mean": 2000.0, "load": 0.6, "service_s": 0.2, "second_moment": 1.5,
     "bits": 4, "group": 32, "scale_bits": 16, "zero_bits": 0, "kv_lora_rank": 512, "qk_rope_head_dim": 64,
     "kv_heads": 8, "head_dim": 128, "v_head_dim": 128,

@@ -63,7 +63,7 @@ def copies(d: Deployment, role: str) -> float:
 
 def text_of(placement: Placement) -> float:
     """Bytes of the text model over all ranks of an engine copy, engine copies of tensors left out."""
-    beside = ("vision tower", "absorbed MLA copies")
+    beside = ("vision tower", "absorbed MLA copies", "rotary tables", "allocator rounding", "padding of experts")
     parts = [values.sum() for name, values in placement.parts.items() if name not in beside]
     return float(placement.deployment.options.tp * sum(parts))
 

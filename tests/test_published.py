@@ -10,11 +10,12 @@ import pytest
 from cases import toy
 
 import perfmodel as pm
-from perfmodel.placement import place, text_bytes, weight_width
+from perfmodel.placement import Placement, place, text_bytes, weight_width
 from perfmodel.placement.inventory import text_tensors
 from perfmodel.units import PREFIX
 
 TABLES = Path(__file__).parent / "tables"
+LOADING = ("rotary tables", "allocator rounding", "padding of experts")
 
 
 def rows(name: str) -> list[dict[str, str]]:
@@ -35,6 +36,11 @@ def keywords(text: str) -> dict[str, int | str]:
     return {key: int(value) if value.isdigit() else value for key, _, value in pairs}
 
 
+def added_by_loading(placement: Placement, stage: int) -> float:
+    """Bytes that an engine's load line counts and a list of tensors does not."""
+    return float(sum(placement.parts[name][stage] for name in LOADING if name in placement.parts))
+
+
 def weights(row: dict[str, str]) -> float:
     """The bytes that a row of the weights table is about."""
     node = f"{row['gpus']}x-rtx-pro-6000-server"
@@ -48,11 +54,13 @@ def weights(row: dict[str, str]) -> float:
     if row["what"] in whole:
         return whole[row["what"]]
     placement, stage = place(d), int(row["stage"])
+    if row["what"] == "rank tensors":
+        return float(placement.weights_bytes[stage] - added_by_loading(placement, stage))
     if row["what"] == "rank":
         return float(placement.weights_bytes[stage])
     if row["what"] == "stage text":
         beside = [placement.parts[name][stage] for name in ("vision tower", "absorbed MLA copies")]
-        return float(placement.weights_bytes[stage] - sum(beside))
+        return float(placement.weights_bytes[stage] - sum(beside)) - added_by_loading(placement, stage)
     return float(sum(placement.parts[name][stage] for name in row["what"].split("+")))
 
 

@@ -1,6 +1,6 @@
 """nccl-tests tables -> start-up, step and bus bandwidth of every protocol: of a node, or of a class of links.
 
-The times are linear in these figures, so a fit is a non-negative least squares on relative error, reweighted for outliers.
+The times are linear in these figures: a fit is a non-negative least squares on relative error, outliers weighted down.
 """
 
 from __future__ import annotations
@@ -35,6 +35,18 @@ class Table:
     seconds: np.ndarray
     name: str = ""
 
+    @classmethod
+    def of(cls, parsed: Any, op: str = "", ranks: int | None = None) -> Table:
+        """From what `parse_nccl_tests` read, out of place; ``op`` and ``ranks`` where the text does not say."""
+        op, ranks = op or parsed.op, ranks or parsed.ranks
+        if not op or not ranks:
+            raise BadInput("the output of nccl-tests does not say which operation or how many ranks; give op and ranks")
+        rows = [(row.message_bytes, row.out_of_place_s) for row in parsed.rows if row.out_of_place_s]
+        if not rows:
+            raise BadInput("the output of nccl-tests has no time out of place")
+        sizes, seconds = np.asarray(rows, float).T
+        return cls(op, int(ranks), sizes, seconds, f"{op} {ranks}")
+
 
 @dataclass(frozen=True, eq=False)
 class Fitted:
@@ -53,13 +65,26 @@ class Fitted:
         """Over all rows. [1]"""
         return float(np.percentile(np.abs(np.concatenate(list(self.errors.values()))), 90))
 
+    def yaml(self, name: str = "own") -> str:
+        """The `collectives` of a node file; its `sources` must name what the figures name."""
+        import yaml
+
+        body = compact(self.figures.model_dump(exclude_none=True, exclude_defaults=True))
+        note = f"median error {self.median_error:.1%}, 90th percentile {self.error_p90:.1%}"
+        variants = {name: {"note": note, **body}}
+        return yaml.safe_dump({"collectives": {"default": name, "variants": variants}}, sort_keys=False, width=120)
+
     def report(self) -> str:
         """One line a table."""
         lines = [f"{'table':34}{'rows':>6}{'error':>8}{'p90':>7}"]
         for name, error in self.errors.items():
             miss = np.abs(error)
-            lines.append(f"{name[:33]:34}{len(error):6}{100 * np.median(miss):7.1f}%{100 * np.percentile(miss, 90):6.1f}%")
-        return "\n".join([*lines, f"all: median {100 * self.median_error:.1f} %, 90th percentile {100 * self.error_p90:.1f} %"])
+            lines.append(
+                f"{name[:33]:34}{len(error):6}{100 * np.median(miss):7.1f}%{100 * np.percentile(miss, 90):6.1f}%"
+            )
+        return "\n".join(
+            [*lines, f"all: median {100 * self.median_error:.1f} %, 90th percentile {100 * self.error_p90:.1f} %"]
+        )
 
 
 def steps_of(op: str, ranks: int) -> int:
@@ -91,7 +116,7 @@ def fit_node(tables: Sequence[Table], node: Node, source: str = "own") -> Fitted
 
 
 def _share_a_step(parts: dict[str, _Part], groups: set[int]) -> None:
-    """With one size of group no curve tells start-up from steps; the all-reduce has twice the steps of a gather, so two do."""
+    """One size of group cannot tell start-up from steps; but an all-reduce has twice the steps of a gather."""
     half = next((op for op in ("all_gather", "reduce_scatter") if op in parts), None)
     if len(groups) > 1 or half is None or "all_reduce" not in parts:
         return
@@ -151,15 +176,21 @@ def _zones(op: str, tables: Sequence[Table], most: int = 3) -> _Part:
     bounds = (0, *best[1], len(sizes))
     names = ZONES if count == 3 else ("LL", "Simple") if count == 2 else ("LL",)
     found = [zone(a, b) for a, b in itertools.pairwise(bounds)]
-    return _Part({n: f[0] for n, f in zip(names, found, strict=True)}, {n: f[1] for n, f in zip(names, found, strict=True)},
-                 {n: float(sizes[b - 1]) for n, b in zip(names[:-1], bounds[1:-1], strict=True)})
+    return _Part(
+        {n: f[0] for n, f in zip(names, found, strict=True)},
+        {n: f[1] for n, f in zip(names, found, strict=True)},
+        {n: float(sizes[b - 1]) for n, b in zip(names[:-1], bounds[1:-1], strict=True)},
+    )
 
 
 def _drops(op: str, tables: Sequence[Table], cut: float, low: Any, high: Any) -> bool:
     """Whether the lines fall at a cut where the measured curve does not: NCCL's own choices may, noise may not."""
     for t in tables:
-        known = {r: [zone[0][0] + steps_of(op, r) * zone[0][1] + factor_of(op, r) * cut / zone[1][r] for zone in (low, high)]
-                 for r in (t.ranks,) if r in low[1] and r in high[1]}
+        known = {
+            r: [zone[0][0] + steps_of(op, r) * zone[0][1] + factor_of(op, r) * cut / zone[1][r] for zone in (low, high)]
+            for r in (t.ranks,)
+            if r in low[1] and r in high[1]
+        }
         above = t.seconds[t.message_bytes > cut]
         below = t.seconds[t.message_bytes <= cut]
         measured = (op in RING_OPS and cut >= LL_REACHES and len(above) > 0 and len(below) > 0
@@ -239,7 +270,9 @@ def _ring(tables: Sequence[tuple[Table, Links]], bandwidth_Bps: float) -> _Part:
     rows: dict[str, list[tuple[str, int, float, float, float]]] = {}
     for t, links in tables:
         scale = _rate(t.op, t.ranks, links) / bandwidth_Bps
-        for name, size, seconds in zip(links.chosen(t.op, t.ranks, t.message_bytes), t.message_bytes, t.seconds, strict=True):
+        for name, size, seconds in zip(
+            links.chosen(t.op, t.ranks, t.message_bytes), t.message_bytes, t.seconds, strict=True
+        ):
             rows.setdefault(name, []).append((t.op, t.ranks, size, seconds, scale))
     for name, found in rows.items():
         groups = sorted({row[1] for row in found})
@@ -276,6 +309,18 @@ def _write(part: _Part, source: str) -> dict[str, Any]:
         raw |= {"simple_base_s": raw["base_s"], "simple_hop_s": raw["hop_s"], "simple_busbw": raw["ll_busbw"]}
     if part.copy is not None:
         raw["copy_rate"] = figure(part.copy, "B/s")
-    groups = {str(r): {f"{name.lower()}_busbw": figure(found[r], "B/s") for name, found in part.widths.items() if r in found}
-              for r in all_groups[:-1]}
+    groups = {
+        str(r): {f"{name.lower()}_busbw": figure(found[r], "B/s") for name, found in part.widths.items() if r in found}
+        for r in all_groups[:-1]
+    }
     return raw | ({"by_ranks": groups} if groups else {})
+
+
+def compact(item: Any, key: str = "") -> Any:
+    """Figures back in the words of a file: numbers with their unit."""
+    if isinstance(item, dict) and isinstance(item.get("value"), float):
+        unit = "s" if key.endswith("_s") else "B" if key.endswith("_until") else "B/s"
+        return {**item, "value": f"{item['value']:.0f} B" if unit == "B" else si(item["value"], unit, 4)}
+    if isinstance(item, dict):
+        return {str(name): compact(value, str(name)) for name, value in item.items()}
+    return item

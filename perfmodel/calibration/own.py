@@ -17,7 +17,7 @@ from perfmodel.calibration.files import write_fit
 from perfmodel.calibration.fit import Fit, Free, fit
 from perfmodel.catalog.yaml import read_text
 from perfmodel.deployment import Deployment
-from perfmodel.errors import BadInput, UnknownName
+from perfmodel.errors import BadInput, UnknownName, shown
 from perfmodel.serving import predict
 from perfmodel.step.factors import Factors, factors_of
 
@@ -129,10 +129,17 @@ def _read(observations: Any) -> tuple[list[dict[str, float]], str, tuple[str, ..
     """Clean rows, a digest of the input, and what was assumed."""
     if isinstance(observations, (str, os.PathLike)):
         text = read_text(observations)
-        table: list[Mapping[str, Any]] = list(csv.DictReader(io.StringIO(text)))
         where = os.path.basename(os.fspath(observations))
+        try:
+            table: list[Mapping[str, Any]] = list(csv.DictReader(io.StringIO(text)))
+        except csv.Error as error:
+            raise BadInput(f"{where}: not a CSV, {error}") from None
     else:
+        if not isinstance(observations, Iterable) or isinstance(observations, bytes):
+            raise BadInput(f"observations are a file or rows, not {shown(observations)}")
         table, where = list(observations), "observations"
+        if not all(isinstance(row, Mapping) for row in table):
+            raise BadInput("a row of observations is a mapping, such as {'concurrency': 8, 'output_tok_s': 407}")
         text = repr(sorted(map(str, table)))
     if not table:
         raise BadInput(f"{where}: no rows; a header with {', '.join(COLUMNS[:2])} and one row a measurement is needed")

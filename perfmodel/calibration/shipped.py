@@ -34,11 +34,17 @@ IDENTICAL = "routing_concentration_identical"
 Keep = Callable[[Observation], bool]
 
 KERNEL_STAGES: dict[str, tuple[str, Free]] = {
-    "gemm": ("gemm", {"gemm_efficiency": (0.70, 0.2, 1.0), "roofline_overlap": (0.5, 0.01, 1.0)}),
-    "experts": ("moe balanced", {
+    "gemm": ("gemm bfloat16", {"gemm_efficiency": (0.70, 0.2, 1.0), "roofline_overlap": (0.5, 0.01, 1.0)}),
+    "experts": ("moe balanced int4_wo", {
         "moe_dram_efficiency": (0.70, 0.2, 1.0), "moe_expert_overhead_bytes": (0.3e6, 1e3, 1e7),
         "moe_compute_efficiency": (0.45, 0.05, 1.0), "roofline_overlap": (0.5, 0.01, 1.0)}),
-    "routing": ("moe pl1.01", {"routing_concentration_random": (2.5, 0.05, 100.0)}),
+    "narrow gemm": ("gemm fp8", {"gemm_efficiency_fp8": (0.60, 0.1, 1.0)}),
+    "narrowest gemm": ("gemm nvfp4", {"gemm_efficiency_fp4": (0.50, 0.1, 1.0)}),
+    "FP8 experts": ("moe balanced fp8_block", {
+        "moe_dram_efficiency_fp8": (0.70, 0.2, 1.0), "moe_compute_efficiency_fp8": (0.40, 0.03, 1.0)}),
+    "NVFP4 experts": ("moe balanced nvfp4", {
+        "moe_dram_efficiency_fp4": (0.70, 0.2, 1.0), "moe_compute_efficiency_fp4": (0.40, 0.03, 1.0)}),
+    "routing": ("moe pl1.01 int4_wo", {"routing_concentration_random": (2.5, 0.05, 100.0)}),
     "decode attention": ("generation_mla", {
         "attention_dram_efficiency": (0.75, 0.2, 1.0), "attention_half_blocks_per_sm": (0.4, 0.01, 4.0),
         "attention_pad_tokens": (256.0, 10.0, 4000.0), "attention_decode_compute_efficiency": (0.30, 0.02, 1.0)}),
@@ -108,10 +114,10 @@ def run() -> Shipped:
     return Shipped(stages, accelerator, vllm, sglang, spread)
 
 
-def _cold(table: str, ending: str = "") -> Keep:
+def _cold(table: str, *words: str) -> Keep:
     """Fitted rows of a table whose bytes come from memory, not from the last-level cache."""
     return lambda row: (row.use == "fit" and not row.hot and row.sweep.split()[0] == table
-                        and row.sweep.endswith(ending))
+                        and all(word in row.sweep.split() for word in (ACCELERATOR, *words)))
 
 
 def collective_spread(factors: Factors) -> float:
@@ -168,7 +174,7 @@ def save(found: Shipped, folder: Path | None = None) -> list[Path]:
     where = folder or roots()[-1] / "hardware" / "calibrations"
     curves, sweeps = kernels.kernel_series(), observed.series(observed.read(observed.SWEEPS))
     case = observed.series(observed.read(observed.CASE))
-    tables = [s for s in curves if s.engine is None]
+    tables = [s for s in curves if s.engine is None and s.accelerator == ACCELERATOR]
     kernel_sd = residual_sd(tables, found.accelerator, lambda row: row.use == "check" and not row.hot)
     decode = [s for s in sweeps if s.rows[0].kind == "decode"]
     vllm_sd = residual_sd(decode, found.vllm, lambda row: row.use == "check")

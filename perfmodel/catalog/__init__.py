@@ -20,7 +20,7 @@ from perfmodel.catalog.architecture import (
 )
 from perfmodel.catalog.base import Figure, Source, sourced
 from perfmodel.catalog.load import load_accelerator, load_calibration, load_fabric, load_model, load_node, merge
-from perfmodel.catalog.lookup import names
+from perfmodel.catalog.lookup import name_of, names
 from perfmodel.catalog.observations import Observation, load_kernels, load_observations
 from perfmodel.catalog.schema import (
     Accelerator,
@@ -38,5 +38,5 @@ __all__ = [
     "Figure",
     "Format", "Gqa", "Indexer", "Linear", "Mamba2", "Mla", "ModelArch", "Moe", "Mtp", "Node", "Norms", "Observation",
     "Parameter", "PerLayerInput", "Source", "Topology", "Vision", "load_accelerator", "load_calibration", "load_fabric",
-    "load_kernels", "load_model", "load_node", "load_observations", "merge", "names", "sourced",
+    "load_kernels", "load_model", "load_node", "load_observations", "merge", "name_of", "names", "sourced",
 ]  # fmt: skip

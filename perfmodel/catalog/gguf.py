@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from perfmodel.catalog.hf import SOURCED, raw_from_hf
+from perfmodel.catalog.yaml import check_plain
 from perfmodel.errors import DescriptorError
 
 MAX_HEADER = 128 * 2**20
@@ -106,6 +107,7 @@ def read_header(path: str | os.PathLike[str]) -> tuple[dict[str, Any], list[tupl
     """Metadata, and (name, shape, type) of every tensor."""
     name = os.path.basename(os.fspath(path))
     try:
+        check_plain(path)
         with open(path, "rb") as file:
             reader = Reader(file, name)
             if reader.take(4) != b"GGUF":

@@ -16,6 +16,7 @@ from perfmodel.catalog.hf_modules import GROUPS, modules_of
 from perfmodel.catalog.hf_parts import Layer, Part
 from perfmodel.catalog.hf_quant import Scheme, scheme_of
 from perfmodel.catalog.hf_vision import vision_of
+from perfmodel.errors import UnknownName
 
 SOURCED = {"source": "config", "source_kind": "datasheet"}
 # The text model inside a multimodal one, where `text_config` does not name it (or there is none)
@@ -139,8 +140,7 @@ def _text(top: Keys, model_type: str) -> tuple[Keys, str]:
     if text_type not in FAMILIES:
         text_type = TEXT_TYPES.get(text_type) or TEXT_TYPES.get(model_type) or text_type
     if text_type not in FAMILIES:
-        near = ", ".join(sorted(FAMILIES))
-        raise text.refuse("model_type", f"{text_type or model_type!r} is not known; known: {near}")
+        raise text.refuse("model_type", UnknownName("type", str(text_type or model_type), FAMILIES).message)
     defaults = {key: value for key, value in DEFAULTS.get(text_type, {}).items() if text.values.get(key) is None}
     if defaults:
         text.values = text.values | defaults

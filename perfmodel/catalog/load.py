@@ -13,10 +13,10 @@ from pydantic import ValidationError
 from perfmodel.catalog import synthesis
 from perfmodel.catalog.architecture import ModelArch
 from perfmodel.catalog.base import Descriptor
-from perfmodel.catalog.lookup import FOLDERS, files, find, fold, is_path, unknown
+from perfmodel.catalog.lookup import FOLDERS, files, find, fold, is_path, name_of, unknown
 from perfmodel.catalog.schema import Accelerator, Calibration, Fabric, Node
 from perfmodel.catalog.yaml import read_yaml
-from perfmodel.errors import DescriptorError
+from perfmodel.errors import DescriptorError, UnknownName
 
 Noun = TypeVar("Noun", bound=Descriptor)
 SCHEMAS = {"model": "model/1", "node": "node/1", "accelerator": "accelerator/1", "calibration": "calibration/1",
@@ -28,7 +28,7 @@ def load_model(name_or_path: str | os.PathLike[str]) -> ModelArch:
 
     A Hugging Face id that the catalog does not know is fetched where `huggingface_hub` is installed and answers.
     """
-    name = os.fspath(name_or_path)
+    name = name_of("model", name_or_path)
     if not is_path(name) and find("model", name) is None and re.fullmatch(r"[\w.-]+/[\w.-]+", name):
         from perfmodel.catalog.hub import fetch
 
@@ -63,7 +63,7 @@ def load_accelerator(name_or_path: str | os.PathLike[str]) -> Accelerator:
 
 def load_node(name_or_path: str | os.PathLike[str]) -> Node:
     """A node by name or path; ``Nx-<accelerator>`` without a file is put together, with its assumptions listed."""
-    name = os.fspath(name_or_path)
+    name = name_of("node", name_or_path)
     if not is_path(name) and find("node", name) is None:
         wanted = synthesis.split_name(name)
         if wanted and find("accelerator", wanted[1]):
@@ -92,10 +92,21 @@ def load_calibration(accelerator: str | None, engine: str | None = None,
             wanted.append(f"{accelerator}+{engine.partition('==')[0]}")
     layers = [_load("calibration", Calibration, known[fold(stem)]) for stem in wanted if fold(stem) in known]
     if name_or_path is not None:
-        layers.append(_load("calibration", Calibration, name_or_path))
+        layers.append(_fitting(_load("calibration", Calibration, name_or_path), layers))
     if not layers:
         raise DescriptorError(f"no calibration found: {FOLDERS['calibration']}/priors.yaml is missing")
     return merge(layers)
+
+
+def _fitting(given: Calibration, layers: list[Calibration]) -> Calibration:
+    """A named calibration, if it speaks of parameters that the shipped ones know, in their units."""
+    known = {name: parameter.unit for layer in layers for name, parameter in layer.parameters.items()}
+    for name, parameter in given.parameters.items():
+        if known and name not in known:
+            raise UnknownName(f"parameter of calibration {given.name}", name, known)
+        if known and parameter.unit != known[name]:
+            raise DescriptorError(f"calibration {given.name}: {name} is in {parameter.unit}, not in {known[name]}")
+    return given
 
 
 def merge(layers: list[Calibration]) -> Calibration:
@@ -155,7 +166,7 @@ def describe(error: ValidationError, file: str) -> str:
 
 
 def _load(kind: str, noun: type[Noun], name_or_path: str | os.PathLike[str]) -> Noun:
-    name = os.fspath(name_or_path)
+    name = name_of(kind, name_or_path)
     if not is_path(name):
         path = find(kind, name)
         if path is None:
@@ -166,8 +177,9 @@ def _load(kind: str, noun: type[Noun], name_or_path: str | os.PathLike[str]) -> 
             raise DescriptorError(f"{path.name}: a {kind} is read from a YAML file")
     try:
         stamp = path.stat().st_mtime_ns
-    except OSError as error:
-        raise DescriptorError(f"{path}: cannot be read, {(error.strerror or 'unknown error').lower()}") from None
+    except (OSError, UnicodeEncodeError) as error:
+        why = (getattr(error, "strerror", None) or "no such file").lower()
+        raise DescriptorError(f"{path}: cannot be read, {why}") from None
     return _read(kind, noun, path, stamp)
 
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
+from typing import Any
 
 from perfmodel.catalog.yaml import parse_yaml, read_text
-from perfmodel.errors import DescriptorError, UnknownName
+from perfmodel.errors import BadInput, DescriptorError, UnknownName, shown
+
+MOST_NAME = 4096  # characters, as of a path
 
 FOLDERS = {
     "model": "models",
@@ -41,7 +44,8 @@ def files(kind: str) -> dict[str, Path]:
     suffix = ".csv" if kind == "observations" else ".yaml"
     found: dict[str, Path] = {}
     for root in roots():
-        for path in sorted((root / FOLDERS[kind]).glob(f"*{suffix}")):
+        folder = root / FOLDERS[kind]
+        for path in sorted(folder.glob(f"*{suffix}")) if os.path.isdir(folder) else ():
             found.setdefault(fold(path.stem), path)
     return found
 
@@ -51,6 +55,16 @@ def names(kind: str) -> list[str]:
     if kind not in FOLDERS:
         raise UnknownName("kind of descriptor", kind, FOLDERS)
     return sorted(path.stem for path in files(kind).values())
+
+
+def name_of(kind: str, value: Any) -> str:
+    """A name or path as text; what can be neither is refused."""
+    name = os.fspath(value) if isinstance(value, (str, os.PathLike)) else None
+    if not isinstance(name, str) or len(name) > MOST_NAME or "\0" in name:
+        raise BadInput(f"a {kind} is named by text or a path, not {shown(value)}")
+    if name.startswith(("./", "../", "/", "~")) and not is_path(name) and not os.path.exists(name):
+        raise unknown(f"{kind}, nor a file or folder,", name)     # a path that is not there is no catalog name
+    return name
 
 
 def is_path(name: str) -> bool:
@@ -73,7 +87,7 @@ def find(kind: str, name: str) -> Path | None:
 
 def unknown(kind: str, name: str) -> UnknownName:
     """The error for a name that `find` did not find."""
-    return UnknownName(kind, name, names(kind))
+    return UnknownName(kind, name, names(kind.partition(",")[0]))
 
 
 def _has_alias(path: Path, key: str) -> bool:

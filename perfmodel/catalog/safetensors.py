@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from perfmodel.catalog.hf_keys import read_json
+from perfmodel.catalog.yaml import check_plain
 from perfmodel.errors import DescriptorError
 
 MAX_HEADER = 100 * 10**6
@@ -54,6 +55,7 @@ def header(path: str | os.PathLike[str]) -> dict[str, Any]:
     """The header of one file: tensor -> dtype, shape, offsets."""
     name = os.path.basename(os.fspath(path))
     try:
+        check_plain(path)
         size = os.path.getsize(path)
         with open(path, "rb") as file:
             start = file.read(8)

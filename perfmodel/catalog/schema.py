@@ -77,6 +77,13 @@ class LinkKind(Strict):
     bandwidth: Rate         # per direction
     latency: Seconds
 
+    @model_validator(mode="after")
+    def _both_are_known(self) -> LinkKind:
+        for name in ("bandwidth", "latency"):
+            if getattr(self, name).value is None:
+                raise ValueError(f"{name} has no value; a kind of link needs both, an assumption with a note will do")
+        return self
+
 
 class Topology(Strict):
     """The node as a graph: GPUs, root ports, switches, sockets, NVSwitches, NICs and rails joined by links.
@@ -183,7 +190,7 @@ class AllReduce(Strict):
     ll128_busbw: Rate | None = None
     ll_until: Size | None = None
     ll128_until: Size | None = None
-    by_ranks: dict[int, GroupBandwidth] = {}
+    by_ranks: dict[Annotated[int, Field(ge=2, le=10**6)], GroupBandwidth] = {}
     nvls_base_s: Seconds | None = None
     nvls_busbw: Rate | None = None
     copy_rate: Rate | None = None
@@ -258,7 +265,7 @@ class Fabric(Descriptor):
 class Parameter(Sourced):
     """A fitted or assumed factor; ``value`` may be written with a unit, ``sd`` is the standard deviation of its log."""
 
-    value: float
+    value: Annotated[float, Field(ge=1e-12, le=1e15)]
     unit: str = "1"
     sd: Annotated[float, Field(ge=0, le=10)] = 0.0
 
@@ -270,6 +277,8 @@ class Parameter(Sourced):
             if data.get("unit", unit) != unit:
                 raise ValueError(f"{data['value']!r} is in {unit}, but unit says {data['unit']!r}")
             data = {**data, "value": value, "unit": unit}
+        if isinstance(data, dict) and isinstance(data.get("value"), bool):
+            raise ValueError(f"value must be a number, not {data['value']}")
         return data
 
 

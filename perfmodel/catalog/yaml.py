@@ -20,16 +20,21 @@ _FLOAT = re.compile(r"[-+]?(?:[0-9]+\.[0-9]*|\.[0-9]+|[0-9]+)(?:[eE][-+]?[0-9]+)
 _WORDS = {"": None, "~": None, "null": None, "true": True, "false": False}
 
 
+def check_plain(path: str | os.PathLike[str]) -> None:
+    """Refuse what is not a plain file: opening a pipe would wait for ever, a device may never end."""
+    if not stat.S_ISREG(os.stat(path).st_mode):
+        raise DescriptorError(f"{os.path.basename(os.fspath(path))}: not a plain file")
+
+
 def read_text(path: str | os.PathLike[str], limit: int = MAX_BYTES) -> str:
     """The text of a plain UTF-8 file of at most `limit` bytes."""
     name = os.path.basename(os.fspath(path))
     try:
-        if not stat.S_ISREG(os.stat(path).st_mode):         # opening a pipe would wait for ever
-            raise DescriptorError(f"{name}: not a plain file")
+        check_plain(path)
         with open(path, "rb") as file:
             raw = file.read(limit + 1)
-    except OSError as error:
-        why = (error.strerror or "unknown error").lower()
+    except (OSError, ValueError) as error:                  # a path of odd characters is a ValueError
+        why = (getattr(error, "strerror", None) or "no such file").lower()
         raise DescriptorError(f"{os.fspath(path)}: cannot be read, {why}") from None
     if len(raw) > limit:
         raise DescriptorError(f"{name}: larger than {limit} bytes")

@@ -18,6 +18,7 @@ from perfmodel.cli.options import (
 )
 from perfmodel.cli.output import print_json
 from perfmodel.cli.validate import validate as validate
+from perfmodel.errors import BadInput
 
 EXAMPLES = examples(
     "perfmodel calibrate sweep.csv --model kimi-k2.6 --node 8x-rtx-pro-6000-server --tp 8 \\",
@@ -56,7 +57,7 @@ def calibrate(**given: Any) -> None:
     names = [name.strip() for name in given["free"].split(",")] if given["free"] else None
     found = fit(given["file"], deployment=d, free=names)
     if given["output"]:
-        found.save(given["output"])
+        _save(found, given["output"])
         click.echo(f"written to {given['output']}; use it with --calibration {given['output']}", err=True)
     if given["as_json"]:
         print_json(found.to_dict())
@@ -64,16 +65,25 @@ def calibrate(**given: Any) -> None:
         click.echo(found.report())
 
 
+def _save(found: Any, path: str) -> None:
+    """The file, or one line that says why it cannot be written."""
+    try:
+        found.save(path)
+    except OSError as error:
+        why = (error.strerror or "unknown error").lower()
+        raise BadInput(f"{path}: the calibration cannot be written, {why}") from None
+
+
 def _shipped(check: bool, as_json: bool) -> None:
     """The staged fit; the files are replaced unless only a check is asked for."""
-    from perfmodel.calibration import shipped
+    from perfmodel.calibration import fleet, shipped
 
-    found = shipped.run()
+    found, others = shipped.run(), fleet.run()
     if as_json:
         print_json({name: one.to_dict() for name, one in found.stages.items()})
     else:
-        click.echo(found.report())
-    for path in [] if check else shipped.save(found):
+        click.echo(f"{found.report()}\n\n== other accelerators, served TPOT\n{others.report()}")
+    for path in [] if check else [*shipped.save(found), *fleet.save(others)]:
         click.echo(f"written to {path}", err=True)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
@@ -12,6 +13,7 @@ from typing import Any, NoReturn
 import click
 
 from perfmodel.errors import PerfModelError
+from perfmodel.errors import one_line as on_one_line
 
 # command -> the module in this folder that has a click command of that name; a line counts once its module is there
 COMMANDS = {
@@ -73,9 +75,10 @@ class Face(Commands):
             try:
                 return super().invoke(ctx)
             finally:
-                sys.stdout.flush()
+                if sys.stdout:  # None where the shell closed it
+                    sys.stdout.flush()
         except BrokenPipeError:  # the reader left; what is still buffered goes nowhere, quietly
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            _drop_output()
             ctx.exit(BROKEN_PIPE)
 
     def main(self, *args: Any, **extra: Any) -> Any:
@@ -101,12 +104,23 @@ class Face(Commands):
             stop(one_line(error.format_message()), (), error.exit_code)
         except (click.Abort, KeyboardInterrupt):
             sys.exit(INTERRUPTED)
+        except OSError as error:  # a full disk, a file that cannot be reached: the machine's, not a bug
+            _drop_output()
+            stop(f"{error.filename or 'the answer'}: {(error.strerror or str(error)).lower()}", (), 2)
         sys.exit(code if isinstance(code, int) else 0)
+
+
+def _drop_output() -> None:
+    """What is still buffered for stdout goes nowhere, quietly."""
+    with suppress(OSError, AttributeError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def stop(message: str, hints: Iterable[str], code: int) -> NoReturn:
     """Say what is wrong in one line, what may help below, and leave."""
-    click.echo("\n".join([f"error: {message}", *(f"hint: {hint}" for hint in hints)]), err=True)
+    lines = [f"error: {message}", *(f"hint: {hint}" for hint in hints)]
+    with suppress(OSError):  # nobody can be told
+        click.echo("\n".join(map(on_one_line, lines)), err=True)
     sys.exit(code)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -60,15 +61,16 @@ def describe(path: str, name: str | None) -> tuple[dict[str, Any], Path | None]:
     if place.suffix.lower() == ".gguf":
         raw = raw_from_gguf(place)
         return raw | ({"name": slug(name)} if name else {}), None
-    if place.is_dir() or place.suffix.lower() == ".json":
-        return raw_from_hf(place, name), place if place.is_dir() else place.parent
-    if path.count("/") == 1 and not place.exists():
+    folder = os.path.isdir(path)  # unlike Path.is_dir, false for a name that cannot be one
+    if folder or place.suffix.lower() == ".json":
+        return raw_from_hf(place, name), place if folder else place.parent
+    if path.count("/") == 1 and not os.path.exists(path):
         from perfmodel.catalog.hub import HINT, fetch
 
-        folder = fetch(path)
-        if folder is None:
+        fetched = fetch(path)
+        if fetched is None:
             raise DescriptorError(f"{path}: no such file, and huggingface_hub is not installed to fetch it", HINT)
-        return raw_from_hf(folder, name, hf_id=path), folder
+        return raw_from_hf(fetched, name, hf_id=path), fetched
     raise DescriptorError(f"{path}: a folder, a config.json or a .gguf file is needed")
 
 

@@ -33,6 +33,8 @@ EXAMPLES = examples(
 @click.option("--concurrency", type=float, metavar="C", help="What the client keeps in flight; default: everything.")
 @click.option("--price-per-gpu-hour", type=float, metavar="MONEY", help="For the cost.")
 @click.option("--restarts", type=int, default=0, show_default=True, metavar="N", help="Restarts during the job.")
+@click.option("--arrival", type=click.Choice(["burst", "staggered"]), default="staggered", show_default=True,
+              help="How a pipeline's slots are filled; a long job spreads them.")
 @JSON
 def job(**given: Any) -> None:
     """How long? Wall time of a batch job with its band, GPU-hours, energy and money.
@@ -54,7 +56,7 @@ def job(**given: Any) -> None:
         output_tokens=given["output_tokens"],
         concurrency=given["concurrency"],
         price_per_gpu_hour=given["price_per_gpu_hour"],
-        restarts=given["restarts"],
+        restarts=given["restarts"], arrival=given["arrival"],
     )
     show(answer, lambda: job_text(answer), given)
     warn([line for line in answer.assumptions if "at most" in line])

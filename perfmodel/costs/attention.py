@@ -121,3 +121,79 @@ def decode_parallel_efficiency(sequences: Any, blocks_per_sequence: Any, half_bl
     """
     blocks = maximum(sequences, 1) * blocks_per_sequence
     return ceiling * blocks / (blocks + half_blocks)
+
+
+def recurrence_flop(sequences: Any, heads: Any, key_dim: Any, value_dim: Any) -> Any:
+    r"""Operations that advance a recurrent state by one token and read it.
+
+    .. math:: F = 6\,B\,h\,d_k\,d_v
+
+    Parameters
+    ----------
+    sequences : float or array
+        Sequences :math:`B`. [1]
+    heads : float or array
+        Heads :math:`h` of the state on the rank. [1]
+    key_dim : float or array
+        Rows :math:`d_k` of one head's state (the state width of Mamba-2). [1]
+    value_dim : float or array
+        Columns :math:`d_v` of one head's state. [1]
+
+    Returns
+    -------
+    float or array
+        Operations: decay, rank-one update and product with the query, a multiply-add each. [FLOP]
+
+    Notes
+    -----
+    Valid for Mamba-2, lightning attention and, but for one more product, delta rules. Memory binds it always.
+
+    Examples
+    --------
+    >>> recurrence_flop(1, 32, 128, 128)
+    3145728.0
+
+    References
+    ----------
+    .. [1] T. Dao, A. Gu, "Transformers are SSMs", arXiv:2405.21060, section 6.
+    """
+    return 6.0 * sequences * heads * key_dim * value_dim
+
+
+def linear_attention_flop(tokens: Any, heads: Any, key_dim: Any, value_dim: Any, chunk: Any) -> Any:
+    r"""Operations of the chunked form of linear attention over a prompt.
+
+    .. math:: F = 2\,T\,h\,\left[C\,(d_k + d_v) + 2\,d_k d_v\right]
+
+    Parameters
+    ----------
+    tokens : float or array
+        New tokens :math:`T`. [1]
+    heads : float or array
+        Heads :math:`h` on the rank. [1]
+    key_dim : float or array
+        Rows :math:`d_k` of one head's state. [1]
+    value_dim : float or array
+        Columns :math:`d_v` of one head's state. [1]
+    chunk : float or array
+        Tokens :math:`C` of a chunk. [1]
+
+    Returns
+    -------
+    float or array
+        Operations: attention within the chunk, the product with the state and its update. [FLOP]
+
+    Notes
+    -----
+    Valid for chunks no longer than the prompt; the triangular solve of delta rules is not counted.
+
+    Examples
+    --------
+    >>> linear_attention_flop(64, 32, 128, 128, 64) / 1e6  # MFLOP
+    201.326592
+
+    References
+    ----------
+    .. [1] S. Yang et al., "Gated Delta Networks", arXiv:2412.06464, section 3; arXiv:2405.21060, section 6.
+    """
+    return 2.0 * tokens * heads * (chunk * (key_dim + value_dim) + 2.0 * key_dim * value_dim)

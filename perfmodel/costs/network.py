@@ -1,4 +1,4 @@
-"""Times of collectives on more than one level: trees, adders in the switch, machines behind a network, expert exchange."""
+"""Times of collectives beyond one ring: trees, sums in the switch, machines behind a network, expert exchange."""
 
 from __future__ import annotations
 
@@ -95,8 +95,9 @@ def multimem_all_reduce_s(message_bytes: Any, ranks: int, base_s: Any, link_Bps:
     return base_s + (1 + 1 / ranks) * message_bytes / link_Bps
 
 
-def hierarchical_all_reduce_s(message_bytes: Any, local: int, machines: int, base_s: Any, inner_Bps: Any, uplink_Bps: Any,
-                              net_hop_s: Any) -> Any:
+def hierarchical_all_reduce_s(
+    message_bytes: Any, local: int, machines: int, base_s: Any, inner_Bps: Any, uplink_Bps: Any, net_hop_s: Any
+) -> Any:
     r"""All-reduce over machines: scatter inside, all-reduce of the slices across, gather inside.
 
     .. math:: t = t_0 + \frac{2(l-1)}{l}\frac{n}{B} + 2(m-1)\,\alpha_n + \frac{2(m-1)}{m}\frac{n}{U}
@@ -183,7 +184,9 @@ def staged_send_s(message_bytes: Any, base_s: Any, write_Bps: Any, read_Bps: Any
     return base_s + chunk_bytes * (1 / write_Bps + 1 / read_Bps - slow) + message_bytes * slow
 
 
-def expert_exchange_s(tokens: Any, copies: Any, copy_bytes: Any, away: Any, base_s: Any, inner_Bps: Any, uplink_Bps: Any) -> Any:
+def expert_exchange_s(
+    tokens: Any, copies: Any, copy_bytes: Any, away: Any, base_s: Any, inner_Bps: Any, uplink_Bps: Any
+) -> Any:
     r"""Dispatch of tokens to the ranks of their experts, or their way back (combine).
 
     .. math:: t = t_0 + T\,k\,b\,\max\!\left(\frac{1-a}{B},\, \frac{a}{U}\right)
@@ -212,7 +215,7 @@ def expert_exchange_s(tokens: Any, copies: Any, copy_bytes: Any, away: Any, base
 
     Notes
     -----
-    Valid for even routing; the busiest rank takes its share more. A byte model of DeepEP-like kernels, not fitted to any
+    Valid for even routing; the busiest rank takes its share more. A byte model of DeepEP-like kernels, fitted to no
     table. Kernels that forward inside a machine send one copy a machine over the network.
 
     Examples

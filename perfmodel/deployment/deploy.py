@@ -13,7 +13,7 @@ from perfmodel.catalog import Accelerator, Calibration, Format, ModelArch, Node
 from perfmodel.deployment.facts import facts_of
 from perfmodel.deployment.quantization import storage_formats
 from perfmodel.engines.options import Facts, Options
-from perfmodel.errors import BadInput, IllegalDeployment, UnknownName
+from perfmodel.errors import BadInput, IllegalDeployment, UnknownName, is_number, shown, word
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,6 +102,17 @@ _COUNTS = (
     "max_graph_batch",
     "max_micro_batch",
 )
+_WORDS = (
+    "quantization",
+    "kv_dtype",
+    "attention_backend",
+    "moe_backend",
+    "all_reduce",
+    "nccl",
+    "speculative",
+    "prompts",
+)
+MOST_GRAPH_BATCH = 2**17  # engines list every size up to it
 
 
 def deploy(
@@ -133,7 +144,7 @@ def deploy(
         )
     module.check(requested, facts)
     options, defaults = module.resolve(requested, facts)
-    factors = load_calibration(accelerator.name, engine_name, calibration)
+    factors = load_calibration(accelerator.name, engine_name, _path_text(calibration))
     idle = machine.count - requested.dp * requested.world
     assumptions = (
         *machine.assumptions,
@@ -146,6 +157,10 @@ def deploy(
         *_patch_notes(requested),
     )
     return Deployment(arch, machine, accelerator, module, options, requested, facts, formats, factors, assumptions)
+
+
+def _path_text(calibration: Any) -> str | None:
+    return None if calibration is None else catalog.name_of("calibration", calibration)
 
 
 @lru_cache(maxsize=64)
@@ -177,22 +192,28 @@ def _patch_notes(options: Options) -> tuple[str, ...]:
 
 def _checked(key: str, value: Any) -> Any:
     """Refuse what no engine could take; turn sequences into tuples."""
+    if key == "max_graph_batch":
+        return _whole(key, value, 1, MOST_GRAPH_BATCH)
     if key in _COUNTS:
         return _whole(key, value, 1)
     if key == "async_depth":
         return _whole(key, value, 0)
     if key in _RANGES:
         low, high, words = _RANGES[key]
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
-            raise BadInput(f"{key} must {words}, not {value!r}")
+        if not is_number(value) or not low <= value <= high:
+            raise BadInput(f"{key} must {words}, not {shown(value)}")
+        return value if isinstance(value, int) else float(value)
+    if key == "cuda_graphs" and not isinstance(value, bool):
+        raise BadInput(f"cuda_graphs must be True or False, not {shown(value)}")
+    if key in _WORDS:
+        word(key, value)
     if key == "prompts" and value not in ("random", "identical"):
-        raise UnknownName("prompts", str(value), ("random", "identical"))
-    if key == "patches" and isinstance(value, str):
-        return (value,)
+        raise UnknownName("prompts", value, ("random", "identical"))
     if key in ("layers_per_stage", "patches"):
-        if isinstance(value, str) or not isinstance(value, Sequence):
-            raise BadInput(f"{key} must be a list, not {value!r}")
-        return tuple(_whole(key, v, 1) for v in value) if key == "layers_per_stage" else tuple(map(str, value))
+        value = (value,) if key == "patches" and isinstance(value, str) else value
+        if isinstance(value, (str, bytes)) or not isinstance(value, Sequence):
+            raise BadInput(f"{key} must be a list, not {shown(value)}")
+        return tuple(_whole(key, v, 1) if key == "layers_per_stage" else word(key, v) for v in value)
     return value
 
 
@@ -205,12 +226,8 @@ _RANGES = {
 }
 
 
-def _whole(key: str, value: Any, least: int) -> int:
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, (int, float))
-        or not least <= value <= 1e12
-        or value != int(value)
-    ):
-        raise BadInput(f"{key} must be a whole number from {least}, not {value!r}")
+def _whole(key: str, value: Any, least: int, most: int = 10**12) -> int:
+    if not is_number(value) or not least <= value <= most or value != int(value):
+        above = f" to {most:,}" if most < 10**12 else ""
+        raise BadInput(f"{key} must be a whole number from {least}{above}, not {shown(value)}")
     return int(value)

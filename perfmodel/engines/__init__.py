@@ -7,7 +7,7 @@ from types import ModuleType
 from perfmodel.engines import sglang, tensorrt_llm, versions, vllm
 from perfmodel.engines.memory import KvPool
 from perfmodel.engines.options import Facts, Options, RankFacts, RuntimeRow
-from perfmodel.errors import UnknownName
+from perfmodel.errors import UnknownName, word
 
 ENGINES: dict[str, ModuleType] = {"vllm": vllm, "sglang": sglang, "tensorrt-llm": tensorrt_llm}
 
@@ -21,7 +21,7 @@ def get(engine: str) -> tuple[ModuleType, str, tuple[str, ...]]:
     >>> module.__name__, version, assumptions
     ('perfmodel.engines.sglang', '0.5.10', ())
     """
-    name, _, version = engine.strip().partition("==")
+    name, _, version = word("engine", engine).strip().partition("==")
     name = name.strip().lower().replace("_", "-")
     name = _ALIASES.get(name, name)
     if name not in ENGINES:

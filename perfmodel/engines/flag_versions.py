@@ -1,7 +1,7 @@
 """Which flags came and went with which version of an engine: what `doctor` warns of before a launch fails on it.
 
-Read in the sources of the versions that `VERSIONS` of each engine lists, so "since x" means absent in the listed version
-before x. A flag that is not in these tables is taken as valid in every version.
+Read in the sources of the versions that `VERSIONS` of each engine lists, so "since x" means absent in the listed
+version before x. A flag that is not in these tables is taken as valid in every version.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ VLLM = {
     "--max-num-partial-prefills": Life(until="0.33"),
     "--num-scheduler-steps": Life(until="0.10.2"),
 }
-TABLES = {"sglang": SGLANG, "vllm": VLLM, "tensorrt-llm": {}}
+TABLES: dict[str, dict[str, Life]] = {"sglang": SGLANG, "vllm": VLLM, "tensorrt-llm": {}}
 
 
 def flag_warnings(engine: str, version: str, words: Iterable[str]) -> tuple[str, ...]:

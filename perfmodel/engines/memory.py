@@ -20,7 +20,8 @@ class KvPool:
     """What an engine makes of the memory that is left for KV cache. One entry a rank class where a field is a tuple.
 
     ``tokens`` is what the version's own log line says for one attention group (DP rank); ``tokens_total`` is what all
-    attention groups of one engine copy really hold (more than they print, where windows or states bound a sequence). On every rank
+    attention groups of one engine copy really hold (more than they print, where windows or states bound a sequence).
+    On every rank
     ``total = weights + pool_bytes + sum of rows + free_bytes``.
     """
 

@@ -100,6 +100,7 @@ class LayerGroup:
     window: int | None = None        # tokens that it looks back; None: all
     state_bytes: float = 0.0         # of one sequence: recurrent state, or an uncompressed window [B]
     chunked: bool = False            # the window is a chunk (Llama 4), not a slide
+    in_flight_bytes: float = 0.0     # of a token that is in a batch or in the window, beside its lasting entry [B]
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,6 +33,15 @@ class Collective:
     bytes_fixed: float = 0.0
 
 
+def shown(value: object) -> str:
+    """A default as it is listed: fractions to four digits.
+
+    >>> shown(0.7769148242), shown(True), shown(8192)
+    ('0.7769', 'True', '8192')
+    """
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
 def positive(options: Options) -> None:
     """Refuse sizes that are not whole numbers above zero, and fractions outside (0, 1]."""
     for name in ("tp", "pp", "dp", "ep", "dp_attention", "dcp"):
@@ -112,6 +121,14 @@ def kv_dtype(word: str, known: Sequence[str], engine: str) -> str:
     if short not in known:
         raise IllegalDeployment(f"{engine} has no {short} KV cache", [f"kv_dtype in auto, {', '.join(known)}"])
     return short
+
+
+def kv_default(facts: Facts, known: Sequence[str], declared: bool) -> tuple[str, str]:
+    """What ``auto`` means, and why: the format that the checkpoint declares where the version heeds it, else the
+    model's own dtype."""
+    if declared and facts.kv_cache is not None and facts.kv_cache in known:
+        return facts.kv_cache, "declared by the checkpoint"
+    return facts.weight_dtype, "the dtype of the model"
 
 
 def greedy(concurrency: int, count: int, limit: int) -> tuple[int, ...]:

@@ -35,12 +35,13 @@ def resolve(options: Options, facts: Facts) -> tuple[Options, tuple[str, ...]]:
     def fill(name: str, value: object, why: str) -> None:
         if getattr(options, name) is None:
             found[name] = value
-            notes.append(f"{name}: {value} ({why})")
+            notes.append(f"{name}: {rules.shown(value)} ({why})")
 
     word = rules.kv_dtype(options.kv_dtype, KV_DTYPES, "SGLang")
-    found["kv_dtype"] = facts.weight_dtype if word == "auto" else word
+    auto, why = rules.kv_default(facts, KV_DTYPES, True)
+    found["kv_dtype"] = auto if word == "auto" else word
     if word == "auto":
-        notes.append(f"kv_dtype: {facts.weight_dtype} (SGLang default auto: the dtype of the model)")
+        notes.append(f"kv_dtype: {auto} (SGLang default auto: {why})")
     fill("context", facts.max_context, "the model's own limit")
     chunk, batch = bucket(version, facts.driver_memory_bytes or facts.gpu_memory_bytes, options.tp)
     fill("prefill_chunk", chunk, "SGLang default for this GPU memory")

@@ -113,8 +113,8 @@ def runtime_rows(options: Options, facts: Facts, rank: RankFacts,
 
     SGLang charges none of it to the pool: "baseline" is gone before it measures, "slack" must fit beside the pool.
     """
-    rows = [row("CUDA context", 0.51 * GIB, 0.6, 1.4, "baseline", "measured",
-                "H100 start-up logs, github llm-d-incubation/llm-d-planner PR 205: 79.19 - 78.68 GiB")]
+    rows = [row("CUDA context", 0.6 * GIB, 0.75, 1.4, "baseline", "measured",
+                "SGLang logs, 'Load weight begin' on one GPU: 78.47 of 79.19 GiB, 23.09 and 22.76 of 23.56")]
     if options.world > 1 and facts.full_nvlink:
         rows.append(row("NCCL communicators and custom all-reduce", 1.9 * GIB, 0.6, 1.1, "baseline", "measured",
                         "SGLang logs on 8x H200 at TP8, 'Init torch distributed ends': 1.77-2.01 GiB"))
@@ -193,6 +193,34 @@ def pool_budget(pre_bytes: float, post_bytes: float, fraction: float) -> float:
     return post_bytes - pre_bytes * (1.0 - fraction)
 
 
+# Layers with a window get a pool of their own there; Gemma 2 and 3 cache everything. Read in 0.5.9 and 0.5.23
+SLIDING_POOLS = ("Llama4ForConditionalGeneration", "GptOssForCausalLM", "MiMoV2FlashForCausalLM", "Step3p5ForCausalLM",
+                 "Gemma4ForConditionalGeneration", "Gemma4ForCausalLM")
+SLIDING_RATIO = 0.8         # --swa-full-tokens-ratio
+STATE_RATIO = 0.9           # --mamba-full-memory-ratio: state memory over KV memory
+
+
+def cell_bytes(options: Options, facts: Facts, rank: RankFacts) -> float:
+    """Bytes that one printed token costs on a rank; of sliding layers only 0.8 tokens are kept for each. [B]
+
+    Source: SGLang mem_cache/pool_configurator.py; a Gemma-4 log shows 798,276 sliding beside 997,846 full tokens.
+    """
+    if facts.architecture not in SLIDING_POOLS or not rank.groups or not at_least(options.version, "0.5.3"):
+        return rank.kv_bytes_per_token
+    full = sum(g.layers * g.kv_bytes_per_token for g in rank.groups if g.window is None)
+    sliding = sum(g.layers * g.kv_bytes_per_token for g in rank.groups if g.window is not None)
+    return (full + SLIDING_RATIO * sliding) / options.dcp if full else rank.kv_bytes_per_token
+
+
+def state_share(ranks: Sequence[RankFacts]) -> float:
+    """Share of the pool that recurrent states take: 0.9 of what the KV cache gets, where there are such layers.
+
+    A Granite hybrid's log: 2.77 GiB of states beside 3.04 of KV.
+    """
+    recurrent = any(g.state_bytes and not g.kv_bytes_per_token for rank in ranks for g in rank.groups)
+    return STATE_RATIO / (1.0 + STATE_RATIO) if recurrent else 0.0
+
+
 def kv_pool(options: Options, facts: Facts, ranks: Sequence[RankFacts]) -> KvPool:
     """Token pool by SGLang's rule: the fullest rank's free memory over the largest rank's bytes per token.
 
@@ -206,17 +234,18 @@ def kv_pool(options: Options, facts: Facts, ranks: Sequence[RankFacts]) -> KvPoo
     pre, post = min(before), min(after)
     vision = 100 * MIB if facts.multimodal and at_least(options.version, "0.5.20") else 0.0
     rest = pool_budget(pre, post, options.memory_fraction) - vision
-    cell = max(rank.kv_bytes_per_token for rank in ranks)
+    cells, states = [cell_bytes(options, facts, rank) for rank in ranks], state_share(ranks)
+    cell = max(cells)
 
     def tokens_of(left: float) -> int:
         assert options.page_size
-        return max(0, int(left)) // int(cell) // options.page_size * options.page_size
+        return max(0, int(left * (1.0 - states))) // int(cell) // options.page_size * options.page_size
 
     tokens = tokens_of(rest)
     below, above = (max(side) for side in zip(*(band(own, "baseline") for own in first), strict=True))
     rows = tuple(runtime_rows(options, facts, rank, tokens) for rank in ranks)
     padded = tokens + options.page_size if tokens else 0
-    pools = tuple(padded * rank.kv_bytes_per_token for rank in ranks)
+    pools = tuple(padded * each + (rest * states if tokens else 0.0) for each in cells)
     free = tuple(left - pool - total(own, "slack") for left, pool, own in zip(after, pools, rows, strict=True))
     verdict, reason, where = _verdict(options, facts, ranks, rows, before, after, pools, rest)
     fraction = options.memory_fraction

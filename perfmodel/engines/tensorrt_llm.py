@@ -30,12 +30,13 @@ def resolve(options: Options, facts: Facts) -> tuple[Options, tuple[str, ...]]:
     def fill(name: str, value: object, why: str = "trtllm-serve default") -> None:
         if getattr(options, name) is None:
             found[name] = value
-            notes.append(f"{name}: {value} ({why})")
+            notes.append(f"{name}: {rules.shown(value)} ({why})")
 
     word = rules.kv_dtype(options.kv_dtype, KV_DTYPES, "TensorRT-LLM")
-    found["kv_dtype"] = facts.weight_dtype if word == "auto" else word
+    auto, why = rules.kv_default(facts, KV_DTYPES, True)
+    found["kv_dtype"] = auto if word == "auto" else word
     if word == "auto":
-        notes.append(f"kv_dtype: {facts.weight_dtype} (trtllm-serve default auto: the dtype of the model)")
+        notes.append(f"kv_dtype: {auto} (trtllm-serve default auto: {why})")
     fill("context", facts.max_context, "the model's own limit")
     fill("memory_fraction", 0.9, "trtllm-serve default, a share of what is free after weights and activations")
     fill("max_sequences", 2048)
@@ -127,6 +128,14 @@ def overlaps_host(options: Options) -> bool:
 def mixes_prefill(options: Options) -> bool:
     """Whether prompt tokens join the decode batch: in-flight batching does."""
     return True
+
+
+def admission_reserve(options: Options) -> tuple[float, float, float]:
+    """Share of the unmade tokens of running requests that admission keeps free: all (GUARANTEED_NO_EVICT).
+
+    Source: TensorRT-LLM llmapi CapacitySchedulerPolicy, the default of trtllm-serve.
+    """
+    return (1.0, 1.0, 0.0)
 
 
 __all__ = ["KV_DTYPES", "VERSIONS", "all_reduce_backend", "capture_sizes", "check", "fill", "kv_pool", "launch_command",

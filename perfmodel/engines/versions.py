@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from perfmodel.errors import BadInput
 
-_PATTERN = re.compile(r"v?(\d+(?:\.\d+)*)((?:[.\-]?(?:post|rc|dev|a|b)\d*)*)(?:\+[\w.]+)?", re.IGNORECASE)
+_PATTERN = re.compile(r"v?(\d{1,9}(?:\.\d{1,9})*)((?:[.\-]?(?:post|rc|dev|a|b)\d*)*)(?:\+[\w.]+)?", re.IGNORECASE)
 
 
 def numbers(version: str) -> tuple[int, ...]:

@@ -35,11 +35,11 @@ def resolve(options: Options, facts: Facts) -> tuple[Options, tuple[str, ...]]:
     def fill(name: str, value: object, why: str) -> None:
         if getattr(options, name) is None:
             found[name] = value
-            notes.append(f"{name}: {value} ({why})")
+            notes.append(f"{name}: {rules.shown(value)} ({why})")
 
     if rules.kv_dtype(options.kv_dtype, KV_DTYPES, "vLLM") == "auto":
-        found["kv_dtype"] = facts.weight_dtype
-        notes.append(f"kv_dtype: {facts.weight_dtype} (vLLM default auto: the dtype of the model)")
+        found["kv_dtype"], why = rules.kv_default(facts, KV_DTYPES, at_least(version, "0.12"))
+        notes.append(f"kv_dtype: {found['kv_dtype']} (vLLM default auto: {why})")
     else:
         found["kv_dtype"] = rules.kv_dtype(options.kv_dtype, KV_DTYPES, "vLLM")
     fill("context", facts.max_context, "the model's own limit")

@@ -32,6 +32,8 @@ class Layout:
     kinds: tuple[Kind, ...]
     block_bytes: float          # of all layers of one group [B]
     page_bytes: float           # of one layer [B]
+    in_flight_bytes: float = 0.0    # of all layers, of a token in flight or in the window (DeepSeek V4) [B]
+    window: int = 0                 # of those layers [token]
 
     @property
     def groups(self) -> int:
@@ -57,6 +59,12 @@ def layout(options: Options, facts: Facts, rank: RankFacts) -> Layout:
     full = [g for g in rank.groups if g.kv_bytes_per_token and (g.window is None or g.chunked or not _hybrid(options))]
     local = [g for g in rank.groups if g.kv_bytes_per_token and g not in full]
     states = [g for g in rank.groups if g.state_bytes and not g.kv_bytes_per_token and g.window is None]
+    moving = [g for g in rank.groups if g.in_flight_bytes]
+    if moving:
+        each = page * options.dcp * rank.kv_bytes_per_token
+        spent = sum(g.layers * g.in_flight_bytes for g in moving)
+        window = max((g.window or 0 for g in moving), default=0)
+        return Layout((Kind(rank.layers, 1, page),), each, each / max(1, rank.layers), spent, window)
     if not local and not states or not full:
         each = page * options.dcp * rank.kv_bytes_per_token
         only = local[0] if local and len({(g.window, g.kv_bytes_per_token) for g in local}) == 1 and not full else None
@@ -88,9 +96,9 @@ def _kind(page: int, widest: float, group: LayerGroup) -> Kind:
 
 def _merged(groups: Sequence[LayerGroup]) -> list[LayerGroup]:
     """Groups that differ only in their number of layers, put together."""
-    table: dict[tuple[float, int | None, float, bool], int] = {}
+    table: dict[tuple[float, int | None, float, bool, float], int] = {}
     for g in groups:
-        key = (g.kv_bytes_per_token, g.window, g.state_bytes, g.chunked)
+        key = (g.kv_bytes_per_token, g.window, g.state_bytes, g.chunked, g.in_flight_bytes)
         table[key] = table.get(key, 0) + g.layers
     return [LayerGroup(count, *key) for key, count in table.items()]
 
@@ -101,14 +109,15 @@ def in_flight(options: Options) -> int:
     return options.prefill_chunk * (2 if at_least(options.version, "0.26") else 1)
 
 
-def sequence_blocks(options: Options, lay: Layout) -> int:
+def sequence_blocks(options: Options, lay: Layout) -> float:
     """Blocks that one sequence of full length takes, over all groups.
 
     Recurrent state: one block and one a draft token; one more since 0.20 (mamba_cache_mode align, the default with
     prefix caching; Qwen3.6 logs of 0.23 and 0.25 show 2 and 4).
     """
     assert options.context
-    blocks, drafts = 0, draft_tokens(options.speculative)
+    drafts = draft_tokens(options.speculative)
+    blocks = lay.in_flight_bytes * min(lay.window + in_flight(options), options.context) / lay.block_bytes
     for kind in lay.kinds:
         if kind.state:
             each = (2 if at_least(options.version, "0.20") else 1) + drafts

@@ -15,15 +15,20 @@ from perfmodel.engines.vllm_kv import Layout, layout, printed_tokens, sequence_b
 _LD = "vLLM 0.19.0 start-up logs on H100, github llm-d-incubation/llm-d-planner PR 205"
 
 
+LARGE_IMAGES = ("Qwen3VL", "Qwen3_5", "Qwen3_6")     # profiled with images of 16,384 tokens
+TRANSIENT = ("sampler peak", "activation peak of a chunk", "encoder outputs")  # used while a batch runs
+
+
 def runtime_rows(options: Options, facts: Facts, rank: RankFacts,
                  kv_tokens: int | None = None) -> tuple[RuntimeRow, ...]:
     """Every piece that is neither weights nor KV on one rank; options resolved. ``kv_tokens`` is not needed here.
 
-    ``when``: communicators are charged to the budget before 0.11.2, the CUDA context before 0.9, graphs since 0.20
-    (vLLM v1/worker/gpu_worker.py determine_available_memory, utils/mem_utils.py memory_profiling).
+    ``when``: communicators are charged to the budget before 0.11.2, the CUDA context by V1 before 0.9, graphs since
+    0.20 (vLLM v1/worker/gpu_worker.py determine_available_memory, utils/mem_utils.py memory_profiling).
     """
     version = options.version
-    rows = [row("CUDA context", 0.51 * GIB, 0.6, 1.4, "baseline" if at_least(version, "0.9") else "budget", "measured",
+    before = at_least(version, "0.8") and not at_least(version, "0.9")
+    rows = [row("CUDA context", 0.51 * GIB, 0.6, 1.4, "budget" if before else "baseline", "measured",
                 f"{_LD}: 79.19 - 78.68 GiB at TP1")]
     rows += _communicators(options, facts, "baseline" if at_least(version, "0.11.2") else "budget")
     rows += [*_persistent(options, facts, rank), *_activation(options, facts, rank), _graphs(options, facts, rank)]
@@ -42,8 +47,8 @@ def _communicators(options: Options, facts: Facts, when: str) -> list[RuntimeRow
                             f"{_LD}: 77.66 - 77.18 GiB for MoE"))
         return rows
     groups = 1 + (options.pp > 1) + (options.tp > 1 and facts.experts > 0)
-    return [row("NCCL communicators", 0.2 * GIB * groups, 0.5, 2.0, when, "assumed",
-                "NCCL 2.30.7 init.cc computeBuffSizes: 10 MiB a channel and peer, few channels over PCIe")]
+    return [row("NCCL communicators", 0.1 * GIB * groups, 0.3, 3.0, when, "measured",
+                "vLLM 0.10.2 on 8x L40S: 0.21 GiB of non-torch memory, kernels included")]
 
 
 def _persistent(options: Options, facts: Facts, rank: RankFacts) -> list[RuntimeRow]:
@@ -64,8 +69,13 @@ def _persistent(options: Options, facts: Facts, rank: RankFacts) -> list[Runtime
         rows.append(row("MLA chunked-context workspace", tokens * facts.kv_values_per_token_layer * act.BYTES, 1.0, 1.0,
                         "budget", "derived", "vLLM 0.33.0 mla_attention.py determine_chunked_prefill_workspace_size"))
     table = act.block_table_bytes(options.max_sequences, options.context, 4.0, options.page_size)
-    rows.append(row("block tables", table, 1.0, 2.0, "budget", "derived",
-                    "vLLM v1/worker/block_table.py, int32 on the GPU"))
+    seen = at_least(options.version, "0.27") or not at_least(options.version, "0.9")
+    rows.append(row("block tables", table, 1.0, 2.0, "budget" if seen else "slack", "derived",
+                    "vLLM v1/worker/block_table.py, int32 on the GPU; in no term of the budget from 0.9 to 0.26"))
+    repacked = facts.experts and facts.weight_format.startswith(("mxfp4", "nvfp4"))
+    if repacked and at_least(options.version, "0.9") and not at_least(options.version, "0.20"):
+        rows.append(row("allocator holes after repacking", 0.16 * rank.weights_bytes, 0.5, 1.5, "slack", "derived",
+                        "what was missing at failed sampler warm-ups: gpt-oss-20b (0.19), GLM-4.7 NVFP4 (0.16)"))
     return rows
 
 
@@ -89,6 +99,8 @@ def _activation(options: Options, facts: Facts, rank: RankFacts) -> list[Runtime
     sampler = act.sampler_bytes(rows_sampled, facts.vocab, copies) + act.hidden_bytes(tokens, facts.hidden, 1.0)
     moe = act.moe_bytes(tokens, options, facts)
     vision = act.hidden_bytes(tokens, facts.hidden, 1.0) if facts.multimodal and rank.first else 0.0
+    if vision and facts.architecture.startswith(LARGE_IMAGES):
+        vision += 0.5 * GIB
     if facts.weight_format.startswith("mxfp4"):  # its kernels keep no scratch: gpt-oss-20b logs 2.87 GiB at TP1 and TP2
         layer, moe = max(layer, act.hidden_bytes(tokens, facts.hidden) + moe), 0.0
     rows = [row("MoE workspace", moe, 0.8, 1.2, "budget", "derived",
@@ -100,7 +112,8 @@ def _activation(options: Options, facts: Facts, rank: RankFacts) -> list[Runtime
         rows.append(row("activation peak of a chunk", layer + 0.12 * GIB, 0.75, 1.35, "budget", "derived",
                         "shapes of the layers at max_num_batched_tokens; 0.1 GiB over them in vLLM 0.19 and 0.22 logs"))
     rows.append(row("encoder outputs", vision, 0.5, 2.5, "budget", "derived",
-                    "images of one batch, max_num_batched_tokens embeddings, held through the profile run"))
+                    "images of one batch, max_num_batched_tokens embeddings, held through the profile run; 0.5 GiB "
+                    "more for Qwen3-VL and 3.5 (0 to 1.1 in logs of 0.20 to 0.27 on RTX PRO 6000, 5090 and 3090)"))
     return rows
 
 
@@ -108,8 +121,8 @@ def _sampler_copies(version: str) -> tuple[float, float, float]:
     """Float32 copies of the logits at the sampler's peak, with a band.
 
     9.4 up to 0.16 (values, int64 indices and probabilities of a full sort), 3.5 since 0.17 (start-up logs of
-    0.15 to 0.19: Qwen3-14B 5.64 -> 2.23 GiB); 1 under the V0 engine, the default before 0.8; 2 with the runner of 0.27 and later, whose sampler works in place
-    (assumed).
+    0.15 to 0.19: Qwen3-14B 5.64 -> 2.23 GiB); 1 under the V0 engine, the default before 0.8; 2 with the runner of 0.27
+    and later, whose sampler works in place (assumed).
     """
     if at_least(version, "0.27"):
         return 2.0, 0.75, 1.6
@@ -127,7 +140,11 @@ def _graphs(options: Options, facts: Facts, rank: RankFacts) -> RuntimeRow:
         size, source = 0.2 + rank.layers * (0.015 if facts.experts else 0.006), (
             "vLLM 0.22.1 on H200: 0.36-0.5 (8B), 0.69-0.76 (V2-Lite); 0.20.2 on RTX PRO 6000 TP8: 1.22 (GLM-5.1)")
     else:
-        size, source = 0.45 + rank.layers * (0.022 if facts.experts else 0.0145), f"{_LD}: 0.51 (8 layers) to 1.98 (80)"
+        each = 0.0145
+        if facts.experts:
+            widest = 0.058 if facts.weight_format.startswith("mxfp4") else 0.042 if facts.attention == "mla" else 0.021
+            each = 0.018 + (widest - 0.018) / options.tp
+        size, source = 0.45 + rank.layers * each, f"{_LD}: 0.51 (8 layers) to 1.98 (80); 1.84, 1.55, 1.09 (gpt-oss-20b)"
     return row("CUDA graphs", size * GIB, 0.7, 1.5, budget, "measured", source)
 
 
@@ -156,8 +173,8 @@ def kv_pool(options: Options, facts: Facts, ranks: Sequence[RankFacts]) -> KvPoo
     sequences = blocks / sequence_blocks(options, lay)
     held = tokens if lay.groups == 1 else int(sequences * options.context)
     baseline = max(total(own, "baseline") for own in rows)
-    return KvPool(tokens, low, high, held * options.dp_attention, pools, tuple(offers), free, rows, verdict, where, reason,
-                  requested, facts.gpu_memory_bytes - baseline, facts.gpu_memory_bytes - requested,
+    return KvPool(tokens, low, high, held * options.dp_attention, pools, tuple(offers), free, rows, verdict, where,
+                  reason, requested, facts.gpu_memory_bytes - baseline, facts.gpu_memory_bytes - requested,
                   None if lay.groups == 1 else sequences)
 
 
@@ -169,8 +186,8 @@ def _blocks(offers: Sequence[float], per_block: Sequence[float]) -> tuple[int, i
 
 
 def _verdict(options: Options, facts: Facts, ranks: Sequence[RankFacts], rows: Sequence[Sequence[RuntimeRow]],
-             layouts: Sequence[Layout], offers: Sequence[float], blocks: int, binding: int, requested: float, free: Sequence[float],
-             ) -> tuple[str, str, int]:
+             layouts: Sequence[Layout], offers: Sequence[float], blocks: int, binding: int, requested: float,
+             free: Sequence[float]) -> tuple[str, str, int]:
     """The first check of vLLM that fails, in its own order, with its rule and the rank that fails it."""
     heaviest = smallest([-rank.weights_bytes for rank in ranks])
     start = [facts.gpu_memory_bytes - total(own, "baseline") for own in rows]
@@ -187,22 +204,32 @@ def _verdict(options: Options, facts: Facts, ranks: Sequence[RankFacts], rows: S
     lay = layouts[binding]
     needed, block = sequence_bytes(options, ranks[binding], lay), lay.kinds[0].tokens * options.dcp
     if needed > max(offers[binding], blocks * lay.block_bytes):
-        return "kv_too_small", (f"vLLM must hold one sequence of {options.context} tokens ({needed / GIB:.2f} GiB); there "
-                                f"are {offers[binding] / GIB:.2f} GiB, {blocks} blocks of {block} tokens"), binding
+        return "kv_too_small", (f"vLLM must hold one sequence of {options.context} tokens ({needed / GIB:.2f} GiB); "
+                                f"there are {offers[binding] / GIB:.2f}, {blocks} blocks of {block} tokens"), binding
     if lay.states and blocks < (options.max_sequences or 0):
         return "state_slots", (f"max_num_seqs ({options.max_sequences}) exceeds the {blocks} blocks that can hold a "
                                "recurrent state"), binding
     tight = smallest(free)
-    transient = ("sampler peak", "activation peak of a chunk", "encoder outputs")
-    spare = sum(item.bytes for item in rows[tight] if item.name in transient)
-    graphs = total(rows[tight], "slack")
-    if graphs and free[tight] + spare < 0:
+    return _late(options, rows[tight], free[tight], tight) or (
+        "fits", f"{blocks} blocks of {block} tokens; rank {binding} binds", binding)
+
+
+def _late(options: Options, rows: Sequence[RuntimeRow], free: float, rank: int) -> tuple[str, str, int] | None:
+    """What fails after the pool is there: the tables, the capture of graphs, the warm-up of the sampler."""
+    if free >= 0:
+        return None
+    transient = sum(item.bytes for item in rows if item.name in TRANSIENT)
+    slack = {item.name: item.bytes for item in rows if item.when == "slack"}
+    room = free + transient + sum(slack.values())       # beside pool and what stays, while nothing runs
+    table, graphs = slack.get("block tables", 0.0), slack.get("CUDA graphs", 0.0)
+    if room < table:
+        return "oom_request_table", (f"block tables of {table / GIB:.2f} GiB (max_num_seqs x context) do not fit "
+                                     f"beside the pool, {max(0.0, room) / GIB:.2f} GiB are free"), rank
+    if room < table + graphs:
         return "oom_graphs", (f"graph capture needs {graphs / GIB:.2f} GiB beside gpu_memory_utilization (this version "
-                              f"does not budget it), {(free[tight] + graphs + spare) / GIB:.2f} GiB are free"), tight
-    if free[tight] < 0:
-        return "oom_sampler", (f"the warm-up of the sampler needs {-free[tight] / GIB:.2f} GiB more than what "
-                               "gpu_memory_utilization and the graphs leave"), tight
-    return "fits", f"{blocks} blocks of {block} tokens; rank {binding} binds", binding
+                              f"does not budget it), {max(0.0, room - table) / GIB:.2f} GiB are free"), rank
+    return "oom_sampler", (f"the warm-up of the sampler ({options.max_sequences} sequences) needs {-free / GIB:.2f} "
+                           "GiB more than what gpu_memory_utilization and the graphs leave"), rank
 
 
 __all__ = ["kv_pool", "runtime_rows"]

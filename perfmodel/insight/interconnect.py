@@ -54,8 +54,10 @@ def _series(sweep: str, rows: list[dict[str, str]]) -> Series:
     sizes = np.array([float(row["message_bytes"]) for row in rows])
     d = deployment_of(first)
     links = links_of(d)
-    kept = tuple(Observation(f"{sweep} #{i}", "interconnect", f"{op} {sweep}", row["use"], 1e-6 * float(row["latency_us"]), "s")
-                 for i, row in enumerate(rows))
+    kept = tuple(
+        Observation(f"{sweep} #{i}", "interconnect", f"{op} {sweep}", row["use"], 1e-6 * float(row["latency_us"]), "s")
+        for i, row in enumerate(rows)
+    )
 
     def seconds(factors: dict[str, Any]) -> np.ndarray:
         if first["backend"] in PLAIN:

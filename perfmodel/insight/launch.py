@@ -202,7 +202,7 @@ def _start(words: Sequence[str], image: str) -> tuple[str, list[str], list[str]]
         if name.endswith(("sglang/launch_server.py", "openai/api_server.py")):
             return ("sglang" if "sglang" in word else "vllm"), list(words[:i]), _until_operator(after)
     for i, word in enumerate(words):
-        if (engine := _engine_of_image(word)) == "vllm" and "docker" in words[:i] + ["podman"]:
+        if (engine := _engine_of_image(word)) == "vllm" and {"docker", "podman"} & set(words[:i]):
             return engine, list(words[:i + 1]), _until_operator(words[i + 1:])
     if image and _engine_of_image(image) == "vllm" and words and words[0].startswith("-"):
         return "vllm", [], _until_operator(words)               # the image's entry point is the server

@@ -34,6 +34,7 @@ class Compared:
     predicted: float | str
     error: float                # predicted / logged - 1; 0 or 1 for a verdict
     answer: str                 # what was asked, in short
+    source: str                 # the document
 
     @property
     def hit(self) -> bool:
@@ -71,12 +72,13 @@ class MemoryValidation:
         lines = [f"{'quantity':10}{'use':7}{'logs':>5}{'median error':>14}{'p90':>7}{'within the limit':>18}"]
         lines += [f"{s.quantity:10}{s.use:7}{s.rows:5}{100 * s.median_error:13.1f}%{100 * s.error_p90:6.1f}%"
                   f"{100 * s.hits:17.0f}%" for s in self.shares]
-        lines += ["", f"limits: weights a GPU {WEIGHTS_WITHIN:.0%}, KV tokens {KV_WITHIN:.0%}, the same verdict"]
+        lines += ["", f"limits: weights a GPU {WEIGHTS_WITHIN:.0%}, KV tokens {KV_WITHIN:.0%}, the same verdict",
+                  "others: all but the one document that most rows come from"]
         misses = [row for row in self.rows if not row.hit]
         lines += ["", f"{len(misses)} misses:", *(_miss(row) for row in misses)]
         if self.excluded:
             lines += ["", f"{sum(self.excluded.values())} logs are not compared:",
-                      *(f"{count:6}  {reason}" for reason, count in self.excluded.items())]
+                      *(f"{count:6}  {reason}"[:80] for reason, count in self.excluded.items())]
         return "\n".join(lines)
 
     def __repr__(self) -> str:
@@ -86,7 +88,7 @@ class MemoryValidation:
 def _miss(row: Compared) -> str:
     ours, theirs = _short(row.predicted), _short(row.logged)
     sign = "" if row.quantity == "verdict" else f" ({100 * row.error:+.1f} %)"
-    return f"  {row.id[:44]:45}{row.quantity:9}{ours} for {theirs}{sign}"
+    return f"  {row.id[:36]:37}{row.quantity:8}{ours} for {theirs}{sign}"[:80]
 
 
 def _short(value: float | str) -> str:
@@ -114,13 +116,14 @@ def compare(row: Row) -> list[Compared]:
         report, refusal = None, str(problem).partition("\n")[0]
     found = []
     if report is None:
-        return [Compared(row["id"], quantity, row["split"], logged(row, quantity), f"refused: {refusal}", 1.0, "")
+        return [Compared(row["id"], quantity, row["split"], logged(row, quantity), f"refused: {refusal}", 1.0, "",
+                         row["source"])
                 for quantity in judged]
     answer = f"{report.deployment.model.name} {report.deployment.name} {report.deployment.options.version}"
     for quantity in judged:
         theirs = logged(row, quantity)
         ours, error = predicted(row, quantity, report, theirs)
-        found.append(Compared(row["id"], quantity, row["split"], theirs, ours, error, answer))
+        found.append(Compared(row["id"], quantity, row["split"], theirs, ours, error, answer, row["source"]))
     return found
 
 
@@ -201,10 +204,13 @@ def draft_word(text: str) -> str | None:
 
 
 def _shares(rows: list[Compared]) -> tuple[Share, ...]:
+    """Fit, check, all, and all but the one document that most rows come from: that one has one version and one GPU."""
+    largest = Counter(row.source for row in rows).most_common(1)[0][0] if rows else ""
     shares = []
     for quantity in QUANTITIES:
-        for use in ("fit", "check", "all"):
-            found = [row for row in rows if row.quantity == quantity and use in (row.use, "all")]
+        for use in ("fit", "check", "all", "others"):
+            found = [row for row in rows if row.quantity == quantity
+                     and (row.source != largest if use == "others" else use in (row.use, "all"))]
             if found:
                 errors = sorted(abs(row.error) for row in found)
                 shares.append(Share(quantity, use, len(found), _at(errors, 0.5), _at(errors, 0.9),

@@ -67,6 +67,7 @@ class Series:
     accelerator: str
     engine: str | None      # whose calibration prices these rows; None: the accelerator's alone
     more_sd: Any = 0.0      # deviation of the logarithm beyond that of the factors: what a description leaves open
+    uses: frozenset[str] = frozenset()     # factors that matter here, where that is known
 
     def log_ratio(self, factors: dict[str, Any]) -> np.ndarray:
         """log(predicted / measured) of the times, [draws, rows]; a rate is turned into the time that it stands for."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +13,15 @@ import numpy as np
 
 from perfmodel.catalog import load_calibration
 from perfmodel.errors import BadInput, UnknownName
-from perfmodel.insight import interconnect, kernels, observed
+from perfmodel.insight import interconnect, kernels, observed, served
 from perfmodel.insight.observed import Observation, Series
 from perfmodel.step.cost import plain
 from perfmodel.step.factors import Z80, Factors, from_calibration
 
-KINDS = ("decode", "prefill", "kernels", "interconnect", "case")
+KINDS = ("decode", "prefill", "kernels", "interconnect", "case", "steps", "e2e")
 LEVEL = 0.8             # of the bands
 MARK = "<!-- perfmodel validate -->"
+HELD_OUT_MARK = "<!-- perfmodel validate e2e --held-out -->"
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,10 +86,10 @@ class Validation:
     def text(self) -> str:
         """Tables of at most 80 columns."""
         head = f"{'group':30}{'use':6}{'rows':>5}{'ratio':>7}{'error':>7}{'p90':>6}{'in band':>9}{'width':>7}"
-        lines = [head, *(_line(score) for score in self.scores), "",
+        lines = [head, *(score_line(score) for score in self.scores), "",
                  "ratio: median of predicted / measured; error: median of its distance from 1;",
                  "in band: share inside the 80 % bands; width: median half-width of the bands", "",
-                 head.replace("group", "sweep"), *(_line(score) for score in self.sweeps)]
+                 head.replace("group", "sweep"), *(score_line(score) for score in self.sweeps)]
         if self.excluded:
             lines += ["", f"{sum(self.excluded.values())} rows are not compared:",
                       *(f"{count:6}  {reason}" for reason, count in self.excluded.items())]
@@ -98,7 +99,8 @@ class Validation:
         return f"<Validation of {len(self.rows)} rows, {sum(self.excluded.values())} more not compared>"
 
 
-def _line(score: Score) -> str:
+def score_line(score: Score) -> str:
+    """One row of a table."""
     return (f"{score.name[:29]:30}{score.use:6}{score.rows:5}{score.median_ratio:7.2f}{100 * score.median_error:6.0f}%"
             f"{100 * score.error_p90:5.0f}%{100 * score.coverage:8.0f}%{100 * score.half_width:6.0f}%")
 
@@ -114,13 +116,13 @@ def validate(what: str = "all") -> Validation:
     return Validation(rows, _groups(rows), _sweeps(rows), _excluded(wanted), tuple(sorted(used)))
 
 
-def write_into(page: str | os.PathLike[str], text: str) -> None:
+def write_into(page: str | os.PathLike[str], text: str, mark: str = MARK) -> None:
     """Replace what stands between the two marks of a page by these tables."""
     path = Path(page)
-    parts = path.read_text(encoding="utf-8").split(MARK) if path.is_file() else []
+    parts = path.read_text(encoding="utf-8").split(mark) if os.path.isfile(path) else []
     if len(parts) != 3:
-        raise BadInput(f"{path}: a page with the line {MARK} before and after the tables is needed")
-    path.write_text(f"{parts[0]}{MARK}\n```text\n{text}\n```\n{MARK}{parts[2]}", encoding="utf-8")
+        raise BadInput(f"{path}: a page with the line {mark} before and after the tables is needed")
+    path.write_text(f"{parts[0]}{mark}\n```text\n{text}\n```\n{mark}{parts[2]}", encoding="utf-8")
 
 
 def _all_series(wanted: Iterable[str]) -> Iterable[Series]:
@@ -130,6 +132,10 @@ def _all_series(wanted: Iterable[str]) -> Iterable[Series]:
         elif kind == "interconnect":
             yield from kernels.interconnect_series()
             yield from interconnect.series()
+        elif kind == "steps":
+            yield from served.step_series()
+        elif kind == "e2e":
+            yield from served.series()
         elif kind == "case":
             yield from observed.series(observed.read(observed.CASE))
         else:
@@ -138,7 +144,10 @@ def _all_series(wanted: Iterable[str]) -> Iterable[Series]:
 
 def factors_for(s: Series) -> Factors:
     """The shipped factors that price a series."""
-    return from_calibration(load_calibration(s.accelerator, s.engine))
+    factors = from_calibration(load_calibration(s.accelerator, s.engine))
+    if not s.uses:
+        return factors
+    return replace(factors, sd=np.where([name in s.uses for name in factors.names], factors.sd, 0.0))
 
 
 def compare(s: Series, factors: Factors) -> list[Compared]:
@@ -168,13 +177,17 @@ def score(name: str, use: str, rows: list[Compared]) -> Score:
 
 
 def _groups(rows: tuple[Compared, ...]) -> tuple[Score, ...]:
-    """Kinds, fitted and checked apart; kernels hot and cold apart; decode at one and many sequences, collectives by kind."""
+    """Kinds, fitted and checked apart; kernels in cache or not; decode at one and many sequences; collectives."""
     members: dict[tuple[str, str], list[Compared]] = {}
     for row in rows:
         name = row.kind + (", in cache" if row.hot else ", from memory" if row.kind == "kernels" else "")
         members.setdefault((name, row.use), []).append(row)
         if row.kind == "interconnect":
             members.setdefault((f"interconnect, {row.sweep.split()[0]}", row.use), []).append(row)
+        if row.kind == "e2e":
+            author, _, gpu, engine = row.sweep.split("/")
+            members.setdefault((f"e2e, {engine} {gpu}", row.use), []).append(row)
+            members.setdefault((f"e2e, by {author}", row.use), []).append(row)
         if row.kind == "decode" and (row.concurrency == 1 or row.concurrency >= 64):
             members.setdefault((f"decode, C {'= 1' if row.concurrency == 1 else '>= 64'}", row.use), []).append(row)
     return tuple(score(name, use, found) for (name, use), found in sorted(members.items()))
@@ -184,7 +197,11 @@ def _sweeps(rows: tuple[Compared, ...]) -> tuple[Score, ...]:
     """One score a sweep; kernel curves are put together by table and engine."""
     members: dict[tuple[str, str], list[Compared]] = {}
     for row in rows:
-        name = " ".join(row.sweep.split()[:2]) if row.kind == "kernels" else row.sweep.replace("/nospec", "")
+        name = row.sweep.replace("/nospec", "")
+        if row.kind == "kernels":
+            name = " ".join(part for i, part in enumerate(row.sweep.split()) if i in (0, len(row.sweep.split()) - 1))
+        if row.kind == "e2e":
+            name = "/".join(row.sweep.split("/")[1:])
         members.setdefault((name + (", in cache" if row.hot else ""), row.use), []).append(row)
     return tuple(score(name, use, found) for (name, use), found in members.items())
 
@@ -196,7 +213,11 @@ def _excluded(wanted: Iterable[str]) -> dict[str, int]:
         reasons.update(filter(None, map(observed.why_not, observed.read(observed.SWEEPS))))
     if "case" in wanted:
         reasons.update(filter(None, map(observed.why_not, observed.read(observed.CASE))))
-    for row in observed.read(kernels.KERNELS) if {"kernels", "interconnect"} & set(wanted) else ():
+    if "e2e" in wanted:
+        for row in observed.read(served.EXCLUDED):
+            reasons[f"e2e: {row['reason']}"] += int(row["rows"])
+    tables = [row for stem in kernels.FILES for row in observed.read(stem)]
+    for row in tables if {"kernels", "interconnect"} & set(wanted) else ():
         if (row["table"] == "all_reduce") in ({"interconnect": True, "kernels": False}[k] for k in wanted
                                               if k in ("interconnect", "kernels")):
             reasons.update(filter(None, [kernels.why_not(row)]))

@@ -13,6 +13,7 @@ Attention = Mla | Gqa | Compressed | Linear | Mamba2
 FP8_DS_MLA_BYTES = 656.0
 NVFP4_DS_MLA_BYTES = 352.0
 COMPRESSED_ENTRY_BYTES = 584.0
+V4_PADDING = 1.25       # of its pages, derived; see `in_flight_bytes_per_token_layer`
 INDEX_GROUP = 128       # FP8 index keys that share one FP32 scale
 
 
@@ -36,6 +37,17 @@ def kv_bytes_per_token_layer(attention: Attention | None, kv_dtype: str, ranks: 
     if isinstance(attention, Compressed) and attention.ratio:
         return (_entry_bytes(attention, kv_dtype) + index_bytes(attention.indexer)) / attention.ratio
     return 0.0
+
+
+def cached_as(attention: Attention | None, kv_dtype: str, engine: str, compute_capability: float) -> str:
+    """The layout of the latent where attention is sparse: FP8 becomes the packed 656 B of FlashMLA's sparse kernels.
+
+    Blackwell's B200 and B300 take FlashInfer's kernels, which keep 576 values. Source: vLLM 0.33.0
+    v1/attention/backends/mla, SGLang 0.5.23 (DSA, not trtllm); GLM-5 logs on RTX PRO 6000 show 656 + 132 B a layer.
+    """
+    sparse = isinstance(attention, Mla) and attention.indexer is not None
+    packs = sparse and kv_dtype.startswith("fp8") and engine in ("vllm", "sglang") and int(compute_capability) != 10
+    return "fp8_ds_mla" if packs else kv_dtype
 
 
 def _entry_bytes(attention: Compressed, kv_dtype: str) -> float:
@@ -65,6 +77,21 @@ def window_bytes_per_sequence_layer(attention: Attention | None, kv_dtype: str) 
     if not isinstance(attention, Compressed):
         return 0.0
     return attention.window * _entry_bytes(attention, kv_dtype)
+
+
+def in_flight_bytes_per_token_layer(attention: Attention | None, kv_dtype: str) -> float:
+    """What DeepSeek V4 keeps for every token of the window and of the batch in flight: its entry and the compressor's
+    states in FP32, of key and of score, twice as wide where blocks overlap, and the indexer's. [B]
+
+    Pages of unlike layers are padded to one size: a quarter more, derived from vLLM's refusals of V4-Pro (6.75 GiB for
+    393,216 tokens with 8,192 in flight; 23.32 for 1,048,576 with 32,768) and V4-Flash (6.66 for 30,000).
+    """
+    if not isinstance(attention, Compressed):
+        return 0.0
+    wide = 2 if attention.overlap else 1
+    states = 2 * wide * attention.head_dim * 4.0 if attention.ratio else 0.0
+    index = 2 * wide * attention.indexer.head_dim * 4.0 if attention.indexer and not attention.indexer.shared else 0.0
+    return V4_PADDING * (_entry_bytes(attention, kv_dtype) + states + index)
 
 
 def state_bytes_per_sequence_layer(attention: Attention | None, ranks: int, state_bytes: float | None = None,

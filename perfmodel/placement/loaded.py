@@ -18,6 +18,9 @@ LARGE, STEP, UNSPLIT = 10 * MIB, 2 * MIB, MIB
 # Tables that are longer than the context. Gemma 3: linear scaling by 8 on its global layers (config.json,
 # rope_scaling); Qwen's multimodal rotary embedding keeps four times the positions (vLLM layers/rotary_embedding)
 LINEAR_SCALING = {"gemma3": 8, "gemma3_text": 8}
+PARTIAL_ROTARY = {"qwen3_next": 0.25, "qwen3_5": 0.25, "qwen3_5_moe": 0.25, "glm4_moe": 0.5, "minimax_m2": 0.5,
+                  "phi": 0.4, "phi3": 0.75}  # share of a head that is rotated: config.json, partial_rotary_factor
+YARN_IN_FP32 = ("deepseek_v2", "deepseek_v3", "kimi_k2", "kimi_k25")  # vLLM DeepseekScalingRotaryEmbedding
 MULTIMODAL_ROPE = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe")
 
 
@@ -29,17 +32,19 @@ def rotary_bytes(deployment: Deployment) -> float:
     """
     model = deployment.model
     width = 4.0 if deployment.options.engine == "sglang" else 2.0
-    positions, tables = float(model.max_context), set()
+    positions = float(model.max_context)
+    tables: set[tuple[float, float]] = set()
     for name in {block.attention for block in model.blocks}:
         attention = model.attention.get(name)
         if isinstance(attention, Mla):
-            tables.add((positions, attention.qk_rope_head_dim))
+            doubled = 2.0 if model.model_type in YARN_IN_FP32 and width == 2.0 else 1.0
+            tables.add((positions, attention.qk_rope_head_dim * doubled))
         elif isinstance(attention, Compressed):
             tables.add((positions, attention.rope_head_dim))
         elif isinstance(attention, Gqa):
             longer = 1.0 if attention.window else float(LINEAR_SCALING.get(model.model_type, 1))
             longer *= 4.0 if model.model_type in MULTIMODAL_ROPE else 1.0
-            tables.add((positions * longer, attention.head_dim))
+            tables.add((positions * longer, attention.head_dim * PARTIAL_ROTARY.get(model.model_type, 1.0)))
     if model.position_embeddings:
         return 0.0
     return sum(count * dim for count, dim in tables) * width
@@ -103,7 +108,8 @@ def padded_expert_bytes(deployment: Deployment, mlp: str) -> float:
 
     Their layout wants the inner widths in steps of 256 values and of 64 scales, and the width on a rank in steps of 64.
     Derived from load lines: 64.38 GiB (120b, 0.14.1, TP1) and 13.64 GiB (20b, 0.19, TP1); at TP2 and TP4 the 20b
-    prints 1.5 and 2 % more than it gives. Scales are not padded before 0.16 (assumed between the two logs). Blackwell's kernels pad otherwise: nothing is added there (assumed).
+    prints 1.5 and 2 % more than it gives. Scales are not padded before 0.16 (assumed between the two
+    logs). Blackwell's kernels pad otherwise: nothing is added there (assumed).
     """
     m = deployment.model.mlp.get(mlp)
     if not isinstance(m, Moe) or deployment.model.architecture != "GptOssForCausalLM":
@@ -124,17 +130,23 @@ def _up(value: float, step: int) -> float:
     return float(ceil(value / step) * step)
 
 
-def whole_vision_tower(deployment: Deployment) -> bool:
-    """Whether the vision tower is not divided by tensor parallelism.
+def vision_divisor(deployment: Deployment, role: str, divisor: float) -> float:
+    """Ways that a part of the vision tower is divided, where vLLM differs from the model file.
 
-    vLLM reads Mistral's own files (params.json) where a repository has both, and its Pixtral encoder is not parallel:
+    It reads Mistral's own files (params.json) where a repository has both, and its Pixtral encoder is not parallel:
     Mistral Small 3.1 in BF16 prints 22.80 GiB at TP2 and 11.86 at TP4; quantised copies (Hugging Face files) divide it.
+    Its MoonViT of Kimi-VL divides the MLP as well (15.53 GiB at TP2).
     """
-    model, quantized = deployment.model, deployment.options.quantization is not None
-    plain = all(model.formats[name].bits >= 16 for name in model.storage.values())
-    return deployment.options.engine == "vllm" and model.model_type == "mistral3" and plain and not quantized
+    model, options = deployment.model, deployment.options
+    if options.engine != "vllm":
+        return divisor
+    plain = options.quantization is None and all(model.formats[name].bits >= 16 for name in model.storage.values())
+    if model.model_type == "mistral3" and plain:
+        return 1.0
+    return float(options.attention_tp) if model.model_type == "kimi_vl" else divisor
 
 
 def drafts_with_own_layers(deployment: Deployment) -> bool:
     """Whether the launch loads the model's own layers for multi-token prediction, on the last stage."""
-    return deployment.model.mtp is not None and draft_method(deployment.options.speculative) in ("mtp", "nextn", "eagle")
+    method = draft_method(deployment.options.speculative)
+    return deployment.model.mtp is not None and method in ("mtp", "nextn", "eagle")

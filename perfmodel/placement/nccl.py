@@ -94,7 +94,9 @@ def peer_to_peer(graph: Graph, gpus: Sequence[str], setup: Setup) -> bool:
     amd = graph.node.host.cpu.lower()
     default = "SYS" if len(graph.gpus) <= 2 and ("amd" in amd or "epyc" in amd) else "PXB"
     limit = LEVELS.index(setup.environment.get("NCCL_P2P_LEVEL", default))
-    pairs = [(a, b) for a, b in zip(gpus, [*gpus[1:], gpus[0]], strict=True) if graph.machine_of[a] == graph.machine_of[b]]
+    pairs = [
+        (a, b) for a, b in zip(gpus, [*gpus[1:], gpus[0]], strict=True) if graph.machine_of[a] == graph.machine_of[b]
+    ]
     return all(graph.peer_access(a, b) and LEVELS.index(graph.path(a, b).level) <= limit for a, b in pairs)
 
 
@@ -157,4 +159,6 @@ def limits(op: str, ranks: int, machines: int, found: Search, network_Bps: float
     chosen = np.argmin(np.stack(times), axis=0)
     last = {int(index): float(size) for index, size in zip(chosen, sizes, strict=True)}
     ordered = sorted(last.items(), key=lambda item: item[1])
-    return tuple((names[index], size if i < len(ordered) - 1 else float("inf")) for i, (index, size) in enumerate(ordered))
+    return tuple(
+        (names[index], size if i < len(ordered) - 1 else float("inf")) for i, (index, size) in enumerate(ordered)
+    )

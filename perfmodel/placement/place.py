@@ -13,6 +13,7 @@ from perfmodel.deployment import Deployment
 from perfmodel.engines.options import LayerGroup, RankFacts
 from perfmodel.engines.rules import draft_tokens
 from perfmodel.engines.sharding import weight_divisors
+from perfmodel.errors import BadInput, shown
 from perfmodel.placement import cache, loaded
 from perfmodel.placement.inventory import (
     FOUR_BYTES,
@@ -125,12 +126,15 @@ class Placement:
             chunked = isinstance(a, Gqa) and a.chunk is not None
             if count and (self.kv_bytes_per_token_layer[kind] or self.state_bytes_per_sequence_layer[kind]):
                 groups.append(LayerGroup(count, self.kv_bytes_per_token_layer[kind], self.windows[kind],
-                                         self.state_bytes_per_sequence_layer[kind], chunked))
+                                         self.state_bytes_per_sequence_layer[kind], chunked,
+                                         cache.in_flight_bytes_per_token_layer(a, self.deployment.options.kv_dtype)))
         return tuple(groups)
 
 
 def place(deployment: Deployment) -> Placement:
     """Deal the layers out to the stages by the engine's own rule, and divide every tensor by its own divisor."""
+    if not isinstance(deployment, Deployment):
+        raise BadInput(f"a Deployment is needed, as pm.deploy makes it, not {shown(deployment)}")
     model, options = deployment.model, deployment.options
     split = deployment.engine.pipeline_split(model.layers, options.pp, options.version, options.layers_per_stage)
     of_layer = [(block.attention, block.mlp) for block in model.blocks for _ in range(block.layers)]
@@ -150,20 +154,23 @@ def place(deployment: Deployment) -> Placement:
     parts["rotary tables"] = np.full(options.pp, loaded.rotary_bytes(deployment))
     for stage in range(options.pp):
         last = stage == options.pp - 1
-        drafts = mtp_tensors(model) if last and loaded.drafts_with_own_layers(deployment) else ()
+        extra = mtp_tensors(model) if last and loaded.drafts_with_own_layers(deployment) else ()
         tensors = (*edge_tensors(model, stage == 0, last), *vision_tensors(model),
-                   *(replace(tensor, parameters=count * tensor.parameters) for count, tensor in drafts))
+                   *(replace(tensor, parameters=count * tensor.parameters) for count, tensor in extra))
         for name, size in _bytes_by_part(deployment, tensors).items():
             parts.setdefault(name, np.zeros(options.pp))[stage] += size
     attentions = [model.attention.get(name) for name, _ in kinds]  # None where a layer has no attention
     ways, dtype = options.attention_tp, options.kv_dtype
-    layer_kv = tuple(cache.kv_bytes_per_token_layer(attention, dtype, ways) for attention in attentions)
+    capability = deployment.facts.compute_capability
+    layer_kv = tuple(cache.kv_bytes_per_token_layer(
+        attention, cache.cached_as(attention, dtype, options.engine, capability), ways) for attention in attentions)
     drafts = _draft_layers(deployment, kinds)
     tokens = draft_tokens(options.speculative) if options.engine == "vllm" else 0
     states = tuple(cache.state_bytes_per_sequence_layer(attention, ways, draft_tokens=tokens)
                    + cache.window_bytes_per_sequence_layer(attention, dtype) for attention in attentions)
-    placement = Placement(deployment, kinds, counts, {k: v for k, v in parts.items() if np.any(v)}, np.zeros(options.pp),
-                          layer_kv, states, tuple(map(cache.window_of, attentions)), drafts)
+    parts = {name: sizes for name, sizes in parts.items() if np.any(sizes)}
+    placement = Placement(deployment, kinds, counts, parts, np.zeros(options.pp), layer_kv, states,
+                          tuple(map(cache.window_of, attentions)), drafts)
     return replace(placement, kv_bytes_per_token=placement.cached @ np.array(layer_kv) / options.dcp)
 
 
@@ -181,8 +188,8 @@ def rank_bytes(deployment: Deployment, tensor: Tensor) -> float:
     options, facts = deployment.options, deployment.facts
     role = DIVIDED_AS.get(tensor.role, tensor.role)
     divisor = weight_divisors(options, facts.experts).get(role, 1.0)
-    if tensor.role == "vision" and loaded.whole_vision_tower(deployment):
-        divisor = 1.0
+    if tensor.role.startswith("vision"):
+        divisor = loaded.vision_divisor(deployment, tensor.role, divisor)
     if tensor.role == "kv_heads":
         divisor = tensor.units / max(1, tensor.units // options.attention_tp)
     return tensor.parameters * tensor_width(deployment.formats, tensor) / divisor

@@ -105,7 +105,7 @@ class Graph:
         raise DescriptorError(f"{self.node.name}: no path of links between {a} and {b}")
 
     def _far(self, here: str, there: str) -> float:
-        """Distance of a link: the socket link is farther than any tree below a socket, the network farther than that."""
+        """Distance of a link: between sockets farther than any tree below one, the network farther than that."""
         ends = {self.kinds[here], self.kinds[there]}
         if ends & set(OUTSIDE):
             return 1e4
@@ -181,4 +181,7 @@ class Graph:
     def all_nvlink(self, gpus: Sequence[str]) -> bool:
         """Whether the ring over these GPUs runs over NVLink alone, inside every machine."""
         pairs = zip(gpus, [*gpus[1:], gpus[0]], strict=True)
-        return all(self.path(a, b).level in ("LOC", "NVL", "NET") for a, b in pairs) and self.node.topology.kind == "nvlink"
+        return (
+            all(self.path(a, b).level in ("LOC", "NVL", "NET") for a, b in pairs)
+            and self.node.topology.kind == "nvlink"
+        )

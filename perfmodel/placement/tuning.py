@@ -24,7 +24,12 @@ _HOP = {
     "network": {"ring": (2.7, 4.0, 14.0), "tree": (5.0, 8.5, 14.0)},
 }
 # GB/s by architecture: most of LL in a ring; per channel LL128 of a ring, LL128 of a tree, Simple of a tree
-_LIMITS = {7: (39.0, 20.0, 20.0, 26.5), 8: (87.7, 20.0, 20.0, 24.0), 9: (141.0, 36.7, 36.7, 38.7), 10: (282.0, 40.0, 55.6, 70.0)}
+_LIMITS = {
+    7: (39.0, 20.0, 20.0, 26.5),
+    8: (87.7, 20.0, 20.0, 24.0),
+    9: (141.0, 36.7, 36.7, 38.7),
+    10: (282.0, 40.0, 55.6, 70.0),
+}
 _TREE_SHARE = {  # of a tree's bandwidth by log2(bytes / 64): treeCorrectionFactor
     "LL": (1, 1, 1, 1, .9, .8, .7, .7, .7, .7, .6, .5, .4, .4, .5, .6, .7, .8, .9, 1, 1, 1, 1, 1),
     "LL128": (1, 1, 1, 1, 1, .9, .8, .8, .8, .7, .6, .6, .6, .6, .6, .6, .8, .9, .9, .9, .9, 1, 1, 1),
@@ -73,7 +78,9 @@ def channel_Bps(path_Bps: float, compute_capability: float, minor: int) -> float
     generation = max(8, _generation(compute_capability))
     if generation == 10 and minor < 26:
         generation = 9
-    speeds = [v for v in _SPEEDS[generation] if not (generation == 10 and (v == 45 and minor < 29 or v == 18 and minor < 27))]
+    speeds = [
+        v for v in _SPEEDS[generation] if not (generation == 10 and (v == 45 and minor < 29 or v == 18 and minor < 27))
+    ]
     return GB * next((v for v in speeds if v * GB <= path_Bps * 1.0001), 0.1)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from perfmodel.costs.serving import lived_tokens
 from perfmodel.deployment import Deployment
-from perfmodel.errors import BadInput, Infeasible
+from perfmodel.errors import BadInput, Infeasible, is_number, shown
 from perfmodel.placement import text_bytes
 from perfmodel.serving import ServingCurve, predict
 from perfmodel.serving.lengths import Lengths, parse_lengths, sample
@@ -85,12 +85,14 @@ def size_job(
     concurrency: float | None = None,
     price_per_gpu_hour: float | None = None,
     restarts: int = 0,
+    arrival: str = "staggered",
 ) -> Job:
     """Wall time of a batch job whose requests all wait in the queue from the start.
 
     Give ``samples`` with lengths or distributions, or ``requests`` as (input, output) pairs in the order submitted.
     ``concurrency`` is what the client keeps in flight; by default everything is submitted at once. Each restart costs
-    a load and half of a running set's work.
+    a load and half of a running set's work. ``arrival`` as in `predict`; a long job replaces its requests many times,
+    so its pipeline slots end up evenly filled, while `predict` takes the engine's own way with a burst.
     """
     inputs, outputs, pairs = _workload(samples, input_tokens, output_tokens, requests)
     count = len(pairs) if pairs is not None else int(samples or 0)
@@ -99,15 +101,15 @@ def size_job(
     if not report.fits:
         raise Infeasible(f"{deployment.name} does not start: {report.pool.reason}", report.hints)
     wanted = float(min(count, concurrency or 1e6))
-    curve = predict(deployment, concurrency=[wanted], input_tokens=inputs, output_tokens=outputs, arrival="staggered")
+    curve = predict(deployment, concurrency=[wanted], input_tokens=inputs, output_tokens=outputs, arrival=arrival)
     if pairs is None and count <= SIMULATED:
         pairs = np.stack([sample(inputs, count, 1), sample(outputs, count, 2)], axis=1)
     if pairs is not None:
         share = None if concurrency is None else max(1, round(concurrency))
-        run = simulate(deployment, inputs=pairs[:, 0], outputs=pairs[:, 1], concurrency=share)
+        run = simulate(deployment, inputs=pairs[:, 0], outputs=pairs[:, 1], concurrency=share, arrival=arrival)
         steady, tail, tokens = *_phases(run), float(pairs[:, 1].sum())
     else:
-        steady, tail, tokens = *_closed(deployment, curve, inputs, outputs, count), count * outputs.mean
+        steady, tail, tokens = *_closed(deployment, curve, inputs, outputs, count, arrival), count * outputs.mean
     return _job(deployment, curve, count, steady, tail, tokens, price_per_gpu_hour, restarts, pairs is not None)
 
 
@@ -136,13 +138,13 @@ def _phases(run: Simulation) -> tuple[float, float]:
 
 
 def _closed(
-    deployment: Deployment, curve: ServingCurve, inputs: Lengths, outputs: Lengths, count: int
+    deployment: Deployment, curve: ServingCurve, inputs: Lengths, outputs: Lengths, count: int, arrival: str
 ) -> tuple[float, float]:
     """Steady state at the running set, then the drain of the running set. [s]"""
     running, rate = float(curve.running[0]), float(curve.output_tok_s[0][0])
     batches = np.unique(np.round(np.geomspace(1, max(running, 1), 24)))
     step = predict(
-        deployment, concurrency=batches, input_tokens=inputs, output_tokens=outputs, arrival="staggered"
+        deployment, concurrency=batches, input_tokens=inputs, output_tokens=outputs, arrival=arrival
     ).tpot_s[0]
     tail = drain_s(outputs, running, lambda batch: np.interp(batch, batches, step))
     left = running * lived_tokens(outputs.mean, outputs.spread)  # tokens that the drain makes
@@ -181,7 +183,7 @@ def _job(
         tokens / makespan,
         hours,
         hours * limit * share / 1000,
-        None if price is None else hours * price,
+        None if price is None else hours * float(price),
         {"load_s": load, "steady_s": steady, "tail_s": tail, "restart_s": restart},
         "simulated" if simulated else "closed form",
         (
@@ -195,14 +197,13 @@ def _job(
 
 
 def _check(concurrency: Any, price: Any, restarts: Any) -> None:
-    _whole("restarts", restarts, 0)
-    if concurrency is not None and not 1 <= concurrency <= 1e7:
-        raise BadInput(f"concurrency must lie between 1 and 1e7, not {concurrency!r}")
-    if price is not None and not 0 <= price < 1e6:
-        raise BadInput(f"price_per_gpu_hour must lie between 0 and 1e6, not {price!r}")
+    _whole("restarts", restarts, 0, 1e6)
+    if concurrency is not None and not (is_number(concurrency) and 1 <= concurrency <= 1e7):
+        raise BadInput(f"concurrency must lie between 1 and 1e7, not {shown(concurrency)}")
+    if price is not None and not (is_number(price) and 0 <= price < 1e6):
+        raise BadInput(f"price_per_gpu_hour must lie between 0 and 1e6, not {shown(price)}")
 
 
-def _whole(name: str, value: Any, least: int) -> None:
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not number or not least <= value <= 1e12 or value != int(value):
-        raise BadInput(f"{name} must be a whole number from {least}, not {value!r}")
+def _whole(name: str, value: Any, least: int, most: float = 1e12) -> None:
+    if not is_number(value) or not least <= value <= most or value != int(value):
+        raise BadInput(f"{name} must be a whole number from {least} to {most:.0e}, not {shown(value)}")

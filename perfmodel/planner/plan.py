@@ -10,7 +10,7 @@ import numpy as np
 from perfmodel import catalog
 from perfmodel.catalog import ModelArch, Node
 from perfmodel.deployment import Deployment
-from perfmodel.errors import BadInput, Infeasible, UnknownName
+from perfmodel.errors import BadInput, Infeasible, UnknownName, is_number, shown, word
 from perfmodel.planner.space import candidates
 from perfmodel.serving.closed_loop import closed_loop
 from perfmodel.serving.curve import ServingCurve
@@ -18,7 +18,7 @@ from perfmodel.serving.lengths import parse_lengths
 from perfmodel.step.memory import memory
 
 TARGETS = ("throughput", "throughput_per_gpu", "latency", "cost")
-_POINTS = 24  # concurrencies at which every candidate is priced
+_POINTS = 40  # concurrencies at which every candidate is priced
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,19 +93,20 @@ def plan(
 
     Raises `Infeasible` if nothing fits or nothing meets the limits.
     """
+    word("engine", engine)
     _check(target, concurrency, max_ttft_ms, max_tpot_ms, price_per_gpu_hour, keep)
     arch = model if isinstance(model, ModelArch) else catalog.load_model(model)
     machine = node if isinstance(node, Node) else catalog.load_node(node)
     inputs, outputs = parse_lengths(input_tokens), parse_lengths(output_tokens)
     most = float(concurrency or 1024)
-    grid = np.unique(np.concatenate([np.round(np.geomspace(1, most, _POINTS)), [most]]))
+    grid = concurrencies(most)
     found, points, refused = [], [], 0
     for d in candidates(arch, machine, engine, fixed, most):
         report = memory(d, hints=False)
         if not report.fits or inputs.mean + outputs.mean > (d.options.context or d.facts.max_context):
             refused += 1
             continue
-        curve = closed_loop(d, grid, inputs, outputs, "staggered", uncertain=False)
+        curve = closed_loop(d, grid, inputs, outputs, None, uncertain=False)
         points.append((d, curve))
         best = _best(curve, target, max_ttft_ms, max_tpot_ms)
         if best is not None:
@@ -118,12 +119,23 @@ def plan(
     if not found:
         raise Infeasible("no deployment meets the limits", [_closest(points, max_ttft_ms, max_tpot_ms)])
     found.sort(key=lambda item: -item[0])
-    shown = _distinct(found)[:keep]
+    kept = _distinct(found)[: max(1, int(keep))]
     choices = tuple(
-        Choice(d, closed_loop(d, np.array([c]), inputs, outputs, "staggered"), kv, score) for score, c, d, kv in shown
+        Choice(d, closed_loop(d, np.array([c]), inputs, outputs), kv, score) for score, c, d, kv in kept
     )
-    notes = tuple(dict.fromkeys(("pipeline slots filled by the rule 'staggered'", *choices[0].curve.assumptions)))
+    notes = choices[0].curve.assumptions
     return Plan(target, choices, len(points) * len(grid), refused, _separated(choices, target), _pareto(points), notes)
+
+
+def concurrencies(most: float) -> np.ndarray:
+    """What every candidate is priced at: multiples of eight, which no CUDA graph pads, and the largest asked for.
+
+    >>> concurrencies(20).tolist()
+    [1.0, 2.0, 4.0, 8.0, 16.0, 20.0]
+    """
+    eights = 8 * np.round(np.geomspace(8, max(most, 8), _POINTS) / 8)
+    wanted = np.concatenate([[1.0, 2.0, 4.0, most], eights])
+    return np.unique(wanted[wanted <= most])
 
 
 def _best(curve: ServingCurve, target: str, ttft_ms: float | None, tpot_ms: float | None) -> tuple[float, float] | None:
@@ -179,11 +191,9 @@ def _closest(points: list[tuple[Deployment, ServingCurve]], ttft_ms: float | Non
 
 
 def _check(target: str, *numbers: Any) -> None:
-    if target not in TARGETS:
+    if word("target", target) not in TARGETS:
         raise UnknownName("target", target, TARGETS)
     names = ("concurrency", "max_ttft_ms", "max_tpot_ms", "price_per_gpu_hour", "keep")
     for name, value in zip(names, numbers, strict=True):
-        if value is not None and (
-            isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 1e9
-        ):
-            raise BadInput(f"{name} must be a positive number, not {value!r}")
+        if (value is not None or name == "keep") and (not is_number(value) or not 0 < value < 1e9):
+            raise BadInput(f"{name} must be a positive number, not {shown(value)}")

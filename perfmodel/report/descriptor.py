@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from perfmodel.report.layout import listed, wrapped
+from perfmodel.report.layout import WIDTH, listed, wrapped
 from perfmodel.units import gb_gib, si
 
 if TYPE_CHECKING:
@@ -25,7 +25,11 @@ def descriptor_text(noun: Descriptor, kind: str = "") -> str:
     lines.append("")
     for path, text in rows:
         first, rest = f"{path:<{width}}  ", " " * min(width + 2, 30)
-        lines += [wrapped(text, first, rest)] if len(path) <= width else [path, wrapped(text, rest)]
+        longest = max(map(len, text.split()), default=0)
+        if len(path) <= width and len(first) + longest <= WIDTH:
+            lines.append(wrapped(text, first, rest))
+        else:
+            lines += [path, wrapped(text, rest if len(rest) + longest <= WIDTH else "    ")]
     from perfmodel.catalog import sourced
 
     notes = [f"{path}: {item.note}" for path, item in sourced(noun) if item.note]

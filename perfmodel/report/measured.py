@@ -8,28 +8,27 @@ import os
 from pathlib import Path
 
 from perfmodel.catalog.lookup import fold
+from perfmodel.catalog.yaml import read_text
 from perfmodel.deployment import Deployment
 from perfmodel.errors import DescriptorError
 
 Point = tuple[float, float]  # concurrency, output tokens/s
 METRICS = ("output_tok_s", "output_throughput", "decode_throughput")
+MAX_BYTES = 2**22  # some 50,000 rows
 LIKE = 0.25  # input and output lengths may differ by this share
 
 
 def read_rows(path: str | os.PathLike[str]) -> list[dict[str, str]]:
     """Rows of a CSV that has ``concurrency`` and either ``output_tok_s`` or ``metric`` and ``value``."""
     file = Path(path)
+    reader = csv.DictReader(io.StringIO(read_text(file, MAX_BYTES).removeprefix("\ufeff")))
     try:
-        text = file.read_text(encoding="utf-8-sig")
-    except OSError as error:
-        raise DescriptorError(f"{file}: cannot be read, {(error.strerror or 'unknown error').lower()}") from None
-    except UnicodeDecodeError:
-        raise DescriptorError(f"{file.name}: not UTF-8 text") from None
-    reader = csv.DictReader(io.StringIO(text))
-    columns = set(reader.fieldnames or ())
-    if "concurrency" not in columns or not ("output_tok_s" in columns or {"metric", "value"} <= columns):
-        raise DescriptorError(f"{file.name}: needs the columns concurrency and output_tok_s, or metric and value")
-    return [{key: (row.get(key) or "").strip() for key in columns} for row in reader]
+        columns = set(reader.fieldnames or ())
+        if "concurrency" not in columns or not ("output_tok_s" in columns or {"metric", "value"} <= columns):
+            raise DescriptorError(f"{file.name}: needs the columns concurrency and output_tok_s, or metric and value")
+        return [{key: (row.get(key) or "").strip() for key in columns} for row in reader]
+    except csv.Error as error:
+        raise DescriptorError(f"{file.name}: line {reader.line_num}: {error}") from None
 
 
 def matching(
@@ -43,7 +42,8 @@ def matching(
             point = float(row["concurrency"]), float(text)
         except ValueError:
             continue
-        if min(point) > 0 and _same(row, deployment) and _like(row, input_tokens, output_tokens):
+        sound = all(0 < number < 1e12 for number in point)
+        if sound and _same(row, deployment) and _like(row, input_tokens, output_tokens):
             points.append(point)
     return points
 

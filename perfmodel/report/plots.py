@@ -56,6 +56,7 @@ def plot(noun: Any, ax: Any = None, **keywords: Any) -> Any:
         "StepCost": step_bars,
         "ServingCurve": throughput,
         "Comparison": throughput,
+        "CollectiveCost": _collective,
     }
     drawing = drawings.get(type(noun).__name__)
     if drawing is None:
@@ -63,14 +64,20 @@ def plot(noun: Any, ax: Any = None, **keywords: Any) -> Any:
     return drawing(noun, ax=ax, **keywords)
 
 
+def _collective(cost: Any, ax: Any = None, **keywords: Any) -> Any:
+    from perfmodel.report.interconnect_plot import plot_collective
+
+    return plot_collective(cost, ax=ax, **keywords)
+
+
 def check_path(path: str | os.PathLike[str]) -> Path:
     """A path that a picture can be written to, or a refusal before anything is computed."""
     file = Path(path)
     if file.suffix.lower() not in EXTENSIONS:
         raise BadInput(f"cannot draw a {file.suffix or 'file without an ending'}; known: {', '.join(EXTENSIONS)}")
-    if not file.parent.is_dir():
+    if not os.path.isdir(file.parent):
         raise BadInput(f"{file}: there is no folder {file.parent}")
-    if file.is_dir():
+    if os.path.isdir(file):
         raise BadInput(f"{file} is a folder")
     return file
 
@@ -108,7 +115,7 @@ def _umask() -> int:
     return mask
 
 
-def _styled(draw: Callable[[Any], None], ax: Any) -> Any:
+def styled(draw: Callable[[Any], None], ax: Any) -> Any:
     """Call ``draw`` in the house style, on new axes if there are none."""
     import matplotlib.pyplot as plt
     from matplotlib import rc_context
@@ -145,7 +152,7 @@ def _stack(ax: Any, at: np.ndarray, parts: Mapping[str, np.ndarray], width: floa
 
 def memory_bars(report: MemoryReport, ax: Any = None) -> Any:
     """What a rank of each stage holds, against the memory of the card."""
-    return _styled(lambda axes: _memory_bars(report, axes), ax)
+    return styled(lambda axes: _memory_bars(report, axes), ax)
 
 
 def memory_groups(report: MemoryReport) -> dict[str, np.ndarray]:
@@ -195,7 +202,7 @@ def throughput(
     """Output tokens/s over concurrency with 80 % bands; ``measured`` maps a curve's place to its measured points."""
     curves: Sequence[Any] = getattr(noun, "curves", None) or (noun,)
     fits = [report.fits for report in getattr(noun, "memories", ())] or [True] * len(curves)
-    return _styled(lambda axes: _throughput(curves, fits, measured or {}, axes), ax)
+    return styled(lambda axes: _throughput(curves, fits, measured or {}, axes), ax)
 
 
 def _throughput(
@@ -235,7 +242,7 @@ def _log2_axis(ax: Any, values: np.ndarray) -> None:
 
 def step_bars(cost: StepCost, ax: Any = None, most: int = 7) -> Any:
     """The rows of a step on top of each other, the smallest as one; they add up to the step."""
-    return _styled(lambda axes: _step_bars(cost, most, axes), ax)
+    return styled(lambda axes: _step_bars(cost, most, axes), ax)
 
 
 def step_groups(cost: StepCost, most: int = 7) -> dict[str, np.ndarray]:
@@ -287,7 +294,7 @@ def predicted_vs_measured(pairs: Iterable[Sequence[Any]], ax: Any = None, unit: 
     values = np.array([point for points in groups.values() for point in points], float)
     if values.size == 0 or not np.all(np.isfinite(values)) or np.any(values <= 0):
         raise BadInput("predicted_vs_measured needs pairs of positive, finite numbers")
-    return _styled(lambda axes: _scatter(groups, values, unit, axes), ax)
+    return styled(lambda axes: _scatter(groups, values, unit, axes), ax)
 
 
 def _scatter(groups: Mapping[str, Sequence[tuple[float, float]]], values: np.ndarray, unit: str, ax: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import numpy as np
 from perfmodel.costs.serving import closed_loop_tpot_s, lived_tokens, request_s
 from perfmodel.deployment import Deployment
 from perfmodel.errors import BadInput
-from perfmodel.placement import Placement, place
+from perfmodel.placement import Placement, links_of, place
 from perfmodel.serving.curve import ServingCurve
 from perfmodel.serving.lengths import Lengths
 from perfmodel.step import forward
@@ -17,7 +18,7 @@ from perfmodel.step.cost import binds, bound_of, first
 from perfmodel.step.factors import factors_of
 from perfmodel.step.memory import kv_pool, running_limit
 from perfmodel.step.operations import Row, mapped
-from perfmodel.step.slots import occupancy
+from perfmodel.step.slots import Occupancy, occupancy
 
 GROUPS = {
     "compute": "arithmetic",
@@ -41,42 +42,20 @@ def closed_loop(
 
     Without ``uncertain`` the bands hold only the residual of the calibration, and the answer comes many times faster.
     """
-    options, placement = deployment.options, place(deployment)
-    pool = kv_pool(placement)
-    length = inputs.mean + outputs.mean
-    warnings: list[str] = []
-    if pool.verdict != "fits":
-        warnings.append(
-            f"memory says no ({pool.verdict}: {pool.reason}); the speed is of a deployment that cannot start"
-        )
-    context = options.context or deployment.facts.max_context
-    if length > context:
-        raise BadInput(f"input and output together are {length:g} tokens; the context is {context}")
-    lived = lived_tokens(outputs.mean, outputs.spread)
-    kept = deployment.engine.admission_reserve(options)[1] * lived
-    limit = _admitted(deployment, placement, pool, inputs.mean + lived + kept, warnings)
-    copies = asked / options.dp
-    running = np.minimum(copies, limit)
-    if np.any(copies > limit):
-        warnings.append(f"at most {limit * options.dp:,.0f} sequences run at once; the rest waits in the queue")
-    new = inputs.mean * (1 - options.prefix_hit_rate)
+    loop = loop_of(deployment, asked, inputs, outputs, arrival)
+    running, copies, warnings = loop.running, loop.copies, loop.warnings
+    placement, slots, limit = loop.placement, loop.slots, loop.limit
     factors = factors_of(deployment)
-    table = factors.draws(2) if uncertain else factors.point(2)
-    slots = occupancy(deployment, running, running_limit(placement, pool), arrival)
-    decode = forward.decode(placement, running, inputs.mean + lived, table, slots)
-    prefill = forward.prefill(placement, np.full_like(running, new), inputs.mean - new, table)
-    rate_of_one = running / (outputs.mean * first(decode.seconds, running.shape))
-    stall = _stall(placement, running, rate_of_one, new, inputs.mean - new, table)
-    tpot = closed_loop_tpot_s(decode.seconds, stall, running, outputs.mean, table["prefill_interference"][:, 0])
+    decode, prefill, stall, tpot = loop_times(loop, factors.draws(2) if uncertain else factors.point(2))
     ttft = prefill.seconds + decode.seconds / 2 + _queue(copies, running, tpot, prefill.seconds, outputs.mean)
     whole = request_s(prefill.seconds + decode.seconds / 2, tpot, outputs.mean)
-    rate = running * options.dp * outputs.mean / whole
+    rate = running * loop.active * outputs.mean / whole
     shape = running.shape
     rows = tuple(mapped(row, lambda value: first(value, shape)) for row in decode.rows)
     return ServingCurve(
         deployment,
         asked,
-        running * options.dp,
+        running * loop.active,
         factors.band(_full(rate, shape)),
         factors.band(_full(ttft, shape)),
         factors.band(_full(tpot, shape)),
@@ -90,26 +69,89 @@ def closed_loop(
             **{f"ttft_p{q}": first(ttft, shape) + (q / 100 - 0.5) * first(decode.seconds, shape) for q in (95, 99)},
             **_tpot_percentiles(first(tpot, shape), first(stall, shape), running, outputs.mean),
         },
-        limit=limit * options.dp,
+        limit=limit * deployment.options.dp,
     )
 
 
-def _stall(
-    placement: Placement, running: np.ndarray, arrivals: np.ndarray, new: float, cached: float, table: dict[str, Any]
-) -> Any:
+@dataclass(frozen=True, eq=False)
+class Loop:
+    """A closed loop before it is priced: who runs, on how many cached tokens, how the slots of a pipeline are filled."""
+
+    placement: Placement
+    copies: np.ndarray  # requests in flight on one engine copy
+    running: np.ndarray  # of which run
+    active: np.ndarray  # engine copies that have any
+    limit: Any
+    slots: Occupancy
+    context: Any  # mean cached tokens of a running sequence
+    new: Any  # prompt tokens that are computed
+    cached: Any  # and that the prefix cache has
+    output: Any
+    warnings: list[str]
+
+
+def loop_of(
+    deployment: Deployment, asked: np.ndarray, inputs: Lengths, outputs: Lengths, arrival: str | None = None
+) -> Loop:
+    """Who runs of the requests ``asked`` for."""
+    placement = place(deployment)
+    options = deployment.options
+    pool = kv_pool(placement)
+    length = inputs.mean + outputs.mean
+    warnings: list[str] = []
+    if pool.verdict != "fits":
+        warnings.append(
+            f"memory says no ({pool.verdict}: {pool.reason}); the speed is of a deployment that cannot start"
+        )
+    context = options.context or deployment.facts.max_context
+    if length > context:
+        raise BadInput(f"input and output together are {length:g} tokens; the context is {context}")
+    lived = lived_tokens(outputs.mean, outputs.spread)
+    kept = deployment.engine.admission_reserve(options)[1] * lived
+    limit = _admitted(deployment, placement, pool, inputs.mean + lived + kept, warnings)
+    active = np.minimum(asked, options.dp)  # fewer requests than copies leave some copies idle
+    copies = asked / active
+    running = np.minimum(copies, limit)
+    if np.any(copies > limit):
+        warnings.append(f"at most {limit * options.dp:,.0f} sequences run at once; the rest waits in the queue")
+    new = inputs.mean * (1 - options.prefix_hit_rate)
+    slots = occupancy(deployment, running, running_limit(placement, pool), arrival)
+    return Loop(placement, copies, running, active, limit, slots, inputs.mean + lived, new, inputs.mean - new,
+                outputs.mean, warnings)
+
+
+def loop_times(loop: Loop, table: dict[str, Any]) -> tuple[forward.Forward, forward.Forward, Any, Any]:
+    """A decode step, a prefill, what one prefill costs the others [s], and the time per output token [s]."""
+    placement, running = loop.placement, loop.running
+    decode = forward.decode(placement, running, loop.context, table, loop.slots)
+    prefill = forward.prefill(placement, np.full_like(running, loop.new), loop.cached, table)
+    stall = _stall(loop, decode, table)
+    interference = table["prefill_interference"][:, 0]
+    return decode, prefill, stall, closed_loop_tpot_s(decode.seconds, stall, running, loop.output, interference)
+
+
+def _stall(loop: Loop, decode: forward.Forward, table: dict[str, Any]) -> Any:
     """What one prefill costs the others. [s]
 
-    Engines that put prompt tokens into the decode batch pay only what the bigger forward takes longer; the others
-    stop decoding for the whole prefill. Attention groups prefill side by side what arrives (``arrivals`` a second)
-    while one of them is busy.
+    Engines that put prompt tokens into the decode batch pay only what the mixed step takes longer: its device time,
+    or the launches of a step that no graph holds. The others stop decoding for the whole prefill. What arrives while
+    a prefill runs is prefilled together, in one chunk or side by side in the attention groups.
     """
+    placement, running, new, cached = loop.placement, loop.running, loop.new, loop.cached
     options, engine = placement.deployment.options, placement.deployment.engine
+    arrivals = running / (loop.output * first(decode.seconds, running.shape))
     alone = first(forward.prefill(placement, np.full_like(running, new), cached, table).seconds, running.shape)
-    side = np.clip(1 + arrivals * alone, 1, np.minimum(running, options.dp_attention))
+    room = np.maximum(1.0, float(options.prefill_chunk or 1) / new)
+    side = np.clip(1 + arrivals * alone, 1, np.minimum(running, np.maximum(options.dp_attention, room)))
     if not engine.mixes_prefill(options):
         return forward.prefill(placement, new * side, cached, table, side).seconds / side
-    both = forward.prefill(placement, new * side + running, cached, table, side).seconds
-    return (both - forward.prefill(placement, running, cached, table, side).seconds) / side
+    both = forward.prefill(placement, new * side + running, cached, table, side)
+    base = forward.prefill(placement, running, cached, table, side)
+    if placement.stages > 1:
+        return (both.seconds - base.seconds) / side
+    chunks = np.maximum((new * side + running) / float(options.prefill_chunk or np.inf), 1.0)
+    hidden = chunks * np.minimum(decode.device_s, decode.seconds)
+    return np.maximum(both.device_s - base.device_s, both.host_s - hidden) / side
 
 
 def _notes(deployment: Deployment, placement: Any, rule: str, spread: bool) -> list[str]:
@@ -118,6 +160,8 @@ def _notes(deployment: Deployment, placement: Any, rule: str, spread: bool) -> l
         "closed loop: a finished request is replaced at once",
         "a running request has made half of its answer, weighted by length",
     ]
+    if deployment.options.tp > 1 or placement.stages > 1:
+        notes.append(f"links: {links_of(deployment).source}")
     if placement.stages > 1:
         notes.append(f"pipeline slots filled by the rule {rule!r}")
     if spread:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from perfmodel.deployment import Deployment
-from perfmodel.errors import BadInput
+from perfmodel.errors import BadInput, shown
 from perfmodel.serving.curve import ServingCurve
 from perfmodel.serving.predict import predict
 from perfmodel.step.memory import MemoryReport, memory
@@ -52,8 +52,8 @@ def compare(
     """Predict every deployment on the same workload and rank them."""
     if isinstance(deployments, Deployment):
         deployments = [deployments]
-    if not deployments:
-        raise BadInput("compare needs at least one deployment")
+    if not isinstance(deployments, Sequence) or not deployments:
+        raise BadInput(f"compare needs a list of at least one deployment, not {shown(deployments)}")
     curves = [
         predict(d, concurrency=concurrency, input_tokens=input_tokens, output_tokens=output_tokens, arrival=arrival)
         for d in deployments

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from math import exp, log, sqrt
 from typing import Any
 
-from perfmodel.errors import BadInput
+from perfmodel.errors import BadInput, is_number, shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +34,8 @@ def uniform(low: float, high: float) -> Lengths:
     """
     a, b = _positive("low", low), _positive("high", high)
     if b < a:
-        raise BadInput(f"uniform:{low:g}:{high:g} has its bounds the wrong way round")
-    return Lengths((a + b) / 2, (b - a) / sqrt(12) / ((a + b) / 2), f"uniform:{low:g}:{high:g}")
+        raise BadInput(f"uniform:{a:g}:{b:g} has its bounds the wrong way round")
+    return Lengths((a + b) / 2, (b - a) / sqrt(12) / ((a + b) / 2), f"uniform:{a:g}:{b:g}")
 
 
 def lognormal(mean: float, sigma: float) -> Lengths:
@@ -44,9 +44,10 @@ def lognormal(mean: float, sigma: float) -> Lengths:
     >>> round(lognormal(mean=2500, sigma=0.8).spread, 2)
     0.95
     """
-    if not 0 < sigma < 5:
-        raise BadInput(f"sigma must lie between 0 and 5, not {sigma!r}")
-    return Lengths(_positive("mean", mean), sqrt(exp(sigma**2) - 1), f"lognormal:{mean:g}:{sigma:g}")
+    if not is_number(sigma) or not 0 < sigma < 5:
+        raise BadInput(f"sigma must lie between 0 and 5, not {shown(sigma)}")
+    at, width = _positive("mean", mean), float(sigma)
+    return Lengths(at, sqrt(exp(width**2) - 1), f"lognormal:{at:g}:{width:g}")
 
 
 def parse_lengths(value: Any) -> Lengths:
@@ -57,7 +58,9 @@ def parse_lengths(value: Any) -> Lengths:
     """
     if isinstance(value, Lengths):
         return value
-    text = str(value).strip().lower()
+    if is_number(value):
+        return fixed(value)
+    text = (value if isinstance(value, str) else shown(value)).strip().lower()
     kind, _, rest = text.partition(":")
     try:
         numbers = [float(part.replace("_", "")) for part in (rest or kind).split(":")]
@@ -67,16 +70,16 @@ def parse_lengths(value: Any) -> Lengths:
         return fixed(numbers[0])
     if kind in ("uniform", "lognormal") and len(numbers) == 2:
         return uniform(*numbers) if kind == "uniform" else lognormal(*numbers)
-    raise BadInput(f"{value!r} is not a length; write a number, uniform:LOW:HIGH or lognormal:MEAN:SIGMA")
+    raise BadInput(f"{shown(value)} is not a length; write a number, uniform:LOW:HIGH or lognormal:MEAN:SIGMA")
 
 
 def _positive(name: str, value: Any) -> float:
     try:
         number = float(value)
-    except (TypeError, ValueError):
-        raise BadInput(f"{name} must be a number of tokens, not {value!r}") from None
-    if not 1 <= number <= 1e9 or log(number) != log(number):
-        raise BadInput(f"{name} must lie between 1 and 1e9 tokens, not {value!r}")
+    except (TypeError, ValueError, OverflowError):
+        raise BadInput(f"{name} must be a number of tokens, not {shown(value)}") from None
+    if isinstance(value, bool) or not 1 <= number <= 1e9:
+        raise BadInput(f"{name} must lie between 1 and 1e9 tokens, not {shown(value)}")
     return number
 
 

@@ -8,11 +8,13 @@ from typing import Any
 import numpy as np
 
 from perfmodel.deployment import Deployment
-from perfmodel.errors import BadInput
+from perfmodel.errors import BadInput, shown
 from perfmodel.serving.closed_loop import closed_loop
 from perfmodel.serving.curve import ServingCurve
 from perfmodel.serving.lengths import parse_lengths
 from perfmodel.serving.open_loop import open_loop
+
+MOST_POINTS = 10_000
 
 
 def predict(
@@ -45,8 +47,10 @@ def _points(name: str, value: Any, least: float, most: float) -> np.ndarray:
     try:
         many = isinstance(value, Iterable) and not isinstance(value, str)
         array = np.atleast_1d(np.asarray(list(value) if many else value, float))
-    except (TypeError, ValueError):
-        raise BadInput(f"{name} must be a number or a list of numbers, not {value!r}") from None
+    except (TypeError, ValueError, OverflowError):
+        raise BadInput(f"{name} must be a number or a list of numbers, not {shown(value)}") from None
+    if array.size > MOST_POINTS:
+        raise BadInput(f"{name}: {array.size:,} points asked for; at most {MOST_POINTS:,} are answered at once")
     if (
         array.ndim != 1
         or array.size == 0
@@ -54,5 +58,14 @@ def _points(name: str, value: Any, least: float, most: float) -> np.ndarray:
         or np.any(array < least)
         or np.any(array > most)
     ):
-        raise BadInput(f"{name} must lie between {least:g} and {most:g}, not {value!r}")
+        raise BadInput(f"{name} must lie between {least:g} and {_short(most)}, not {shown(value)}")
     return array
+
+
+def _short(value: float) -> str:
+    """A bound as people write it.
+
+    >>> _short(1e7)
+    '1e7'
+    """
+    return f"{value:g}".replace("e+0", "e")

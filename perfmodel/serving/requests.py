@@ -6,6 +6,7 @@ import csv
 import json
 from pathlib import Path
 
+from perfmodel.catalog.yaml import check_plain
 from perfmodel.errors import BadInput
 
 _MOST_BYTES, _MOST_ROWS = 256 * 2**20, 5_000_000
@@ -15,6 +16,7 @@ def read_requests(path: str | Path) -> list[tuple[int, int]]:
     """(input, output) of every row, in the order of the file. Bounded; nothing is executed from it."""
     file = Path(path)
     try:
+        check_plain(file)
         if file.stat().st_size > _MOST_BYTES:
             raise BadInput(f"{file.name} is larger than {_MOST_BYTES >> 20} MiB")
         with file.open(newline="", encoding="utf-8") as handle:

@@ -46,11 +46,17 @@ class Simulation:
 
 
 def simulate(
-    deployment: Deployment, *, inputs: Any, outputs: Any, arrivals: Any = None, concurrency: int | None = None
+    deployment: Deployment,
+    *,
+    inputs: Any,
+    outputs: Any,
+    arrivals: Any = None,
+    concurrency: int | None = None,
+    arrival: str = "staggered",
 ) -> Simulation:
     """Run requests through the scheduler: all at once, at given times, or ``concurrency`` in flight.
 
-    Replicas (dp) take requests in turn. Deterministic: the same requests give the same times.
+    Replicas (dp) take requests in turn; ``arrival`` fills pipeline slots as in `predict`. Deterministic: the same requests give the same times.
     """
     new, out = _whole("inputs", inputs), _whole("outputs", outputs)
     if len(new) != len(out):
@@ -61,7 +67,7 @@ def simulate(
     copies = deployment.options.dp
     share = None if concurrency is None else max(1, round(concurrency / copies))
     largest = len(new) if share is None else share
-    tables = server_tables(deployment, max(1, min(largest, len(new))), float(np.mean(new) + np.mean(out) / 2))
+    tables = server_tables(deployment, max(1, min(largest, len(new))), float(np.mean(new) + np.mean(out) / 2), arrival)
     first, finish = np.zeros(len(new)), np.zeros(len(new))
     began, lines, preempted = times.copy(), [], 0
     for copy in range(copies):

@@ -43,10 +43,12 @@ class ServerTables:
         return float(np.interp(tokens, self.prefill_tokens, seconds))
 
 
-def server_tables(deployment: Deployment, largest_batch: int, context: float) -> ServerTables:
+def server_tables(
+    deployment: Deployment, largest_batch: int, context: float, arrival: str = "staggered"
+) -> ServerTables:
     """Price the steps once: all batches up to ``largest_batch``, contexts around ``context``.
 
-    Pipeline slots count as evenly filled, which finished and replaced requests lead to.
+    Pipeline slots count as evenly filled unless told otherwise: finished and replaced requests lead there.
     """
     options, placement = deployment.options, place(deployment)
     pool = kv_pool(placement)
@@ -58,7 +60,7 @@ def server_tables(deployment: Deployment, largest_batch: int, context: float) ->
     factors = factors_of(deployment).draws(2, uncertain=False)
     low, high = 0.5 * context, 1.5 * context
     grid = np.repeat(batches, 2)
-    slots = occupancy(deployment, grid, running_limit(placement, pool), "staggered")
+    slots = occupancy(deployment, grid, running_limit(placement, pool), arrival)
     seconds = forward.decode(placement, grid, np.tile([low, high], len(batches)), factors, slots).seconds
     seconds = np.broadcast_to(seconds, (1, len(grid)))[0].reshape(-1, 2)
     slope = np.maximum((seconds[:, 1] - seconds[:, 0]) / (high - low), 0.0)

@@ -10,7 +10,7 @@ import numpy as np
 from perfmodel import catalog
 from perfmodel.catalog import Node
 from perfmodel.deployment import Deployment, deploy
-from perfmodel.errors import BadInput, UnknownName
+from perfmodel.errors import BadInput, UnknownName, is_number, shown, word
 from perfmodel.placement import Links, links_of
 from perfmodel.step.communication import KERNELS, collective_s, kernel_s, nccl_choice, nccl_s
 from perfmodel.step.cost import plain, scalar
@@ -27,7 +27,7 @@ _NCCL_TESTS = {
 # Of a collective outside a graph. Kind: derived, median over six public tables of small messages beside the figures of
 # their class of links (0 to 7 us); nccl-tests with one process a GPU hides most of it behind the kernel before.
 EAGER_LAUNCH_S = 3.0e-6
-# One process that drives n GPUs launches one after another: 35 to 40 us for 8 A100, 39 us for 8 RTX 4090, 18.5 us for 4.
+# One process that drives n GPUs launches for one after another: 35 to 40 us x8 A100, 39 us x8 and 18.5 us x4 RTX 4090.
 # Kind: derived from public nccl-tests tables run with -g n.
 PROCESS_LAUNCH_S = 4.7e-6
 
@@ -81,19 +81,22 @@ def collective(
     ``nccl`` names a variant of the node file, a version, variables such as NCCL_P2P_DISABLE=1, or several of them.
     ``gpus_per_process`` matters outside graphs: one process launches for its GPUs in turn (nccl-tests ``-g``).
     """
-    name = op.strip().lower().replace("-", "_").removesuffix("_perf")
+    name = word("op", op).strip().lower().replace("-", "_").removesuffix("_perf")
     name = _NCCL_TESTS.get(name, name)
     if name not in OPS:
         raise UnknownName("collective", op, (*OPS, *_NCCL_TESTS))
-    if algorithm not in (None, "nccl"):
+    if algorithm is not None and word("algorithm", algorithm) != "nccl":
         raise UnknownName("algorithm", str(algorithm), ("nccl",))
     machine = node if isinstance(node, Node) else catalog.load_node(node)
+    if ranks is not None and (not is_number(ranks) or not 1 <= ranks <= machine.count or ranks != int(ranks)):
+        raise BadInput(f"ranks must lie between 1 and {machine.count}, not {shown(ranks)}")
     ways = machine.count if ranks is None else int(ranks)
-    if not 1 <= ways <= machine.count:
-        raise BadInput(f"ranks must lie between 1 and {machine.count}, not {ranks}")
-    sizes = np.asarray(message_bytes, float)
-    if not np.all(np.isfinite(sizes)) or np.any(sizes <= 0):
-        raise BadInput(f"message_bytes must be positive and finite, not {message_bytes!r}")
+    try:
+        sizes = np.asarray(message_bytes, float)
+    except (TypeError, ValueError, OverflowError):
+        raise BadInput(f"message_bytes must be a number or a list of them, not {shown(message_bytes)}") from None
+    if not sizes.size or not np.all((sizes > 0) & (sizes <= 1e15)):
+        raise BadInput(f"message_bytes must be positive and at most 1e15, not {shown(message_bytes)}")
     d = _carrier(machine, engine or "vllm", nccl, ways)
     links, factors = links_of(d), factors_of(d)
     table = factors.draws(sizes.ndim)
@@ -128,7 +131,7 @@ def collective(
 
 
 def eager_s(seconds: Any, gpus_per_process: int) -> Any:
-    """Seconds of a collective outside a graph: its launch on top, and no less than its process needs for all its GPUs."""
+    """Seconds of a collective outside a graph: its launch on top, and no less than a process needs for all its GPUs."""
     return np.maximum(seconds + EAGER_LAUNCH_S, PROCESS_LAUNCH_S * gpus_per_process)
 
 

@@ -22,8 +22,8 @@ from perfmodel.placement import Links, Protocol
 from perfmodel.step.operations import ACTIVATION, Load, Row
 
 # Start-up of kernels that skip NCCL, inside a CUDA graph, and what every peer beyond the first adds to their barriers.
-# Kind: derived from kernel tables of aiconfigurator-core 0.12.0 (custom_allreduce, vLLM 0.24.0, RTX PRO 6000 x2: 4.1 us;
-# H200 x8: 4.7 us one-shot, 9 us two-shot) and github sjug/rtx6kpro@738985bb (one-shot on PCIe: 6.1 us x4, 7.5 us x8).
+# Kind: derived from kernel tables of aiconfigurator-core 0.12.0 (custom_allreduce, vLLM 0.24.0; RTX PRO 6000 x2: 4.1
+# us; H200 x8: 4.7 us one-shot, 9 us two-shot) and github sjug/rtx6kpro@738985bb (one-shot over PCIe: 6.1, 7.5).
 ONE_SHOT_BASE_S, TWO_SHOT_BASE_S = 4.5e-6, 8.0e-6
 _BARRIER_S = {"nvlink": 0.05e-6, "pcie": 0.5e-6, "host": 0.5e-6}
 # SGLang's second kernels signal through NVLink multicast: 2.3 us x2 to 3.5 us x8. Same source, SGLang 0.5.14, H200.
@@ -53,7 +53,9 @@ def nccl_s(op: str, message_bytes: Any, ranks: int, p: Protocol, factors: dict[s
     slow, wide = factors["collective_latency_factor"], factors["collective_bandwidth_factor"]
     start, width = p.base_s * slow, p.busbw_Bps * wide
     if p.tree:
-        return tree_all_reduce_s(message_bytes, start, p.inner_steps, p.hop_s * slow, p.outer_steps, p.net_hop_s * slow, width)
+        return tree_all_reduce_s(
+            message_bytes, start, p.inner_steps, p.hop_s * slow, p.outer_steps, p.net_hop_s * slow, width
+        )
     if op == "all_to_all":
         return all_to_all_s(message_bytes, ranks, start + (ranks - 1) * p.hop_s * slow, width)
     if op == "send_recv":
@@ -84,7 +86,9 @@ def collective_s(
 KERNELS = ("custom_one_shot", "custom_two_shot", "symm_mem", "pcie_ipc")
 
 
-def kernel_s(name: str, message_bytes: Any, ranks: int, links: Links, factors: dict[str, Any], engine: str = "vllm") -> Any:
+def kernel_s(
+    name: str, message_bytes: Any, ranks: int, links: Links, factors: dict[str, Any], engine: str = "vllm"
+) -> Any:
     """Seconds of an all-reduce kernel that skips NCCL. [s]"""
     one_shot, transport = name in ("custom_one_shot", "pcie_ipc"), links.transport(ranks)
     start = ONE_SHOT_BASE_S if one_shot else TWO_SHOT_BASE_S

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from perfmodel.deployment import Deployment
-from perfmodel.errors import BadInput
+from perfmodel.errors import BadInput, shown
 from perfmodel.placement import Placement, place
 from perfmodel.step import forward
 from perfmodel.step.factors import factors_of
@@ -84,7 +84,7 @@ def step(deployment: Deployment, *, batch: Any, context: Any = 1024, arrival: st
     sequences, cached = np.broadcast_to(sequences, shape), np.broadcast_to(cached, shape)
     placement = place(deployment)
     slots = occupancy(deployment, sequences, running_limit(placement), arrival)
-    notes = (f"pipeline slots filled by the rule {slots.rule!r}",) if placement.stages > 1 else ()
+    notes: tuple[str, ...] = (f"pipeline slots filled by the rule {slots.rule!r}",) if placement.stages > 1 else ()
     held = float(np.max(np.sum(slots.batch * slots.count, axis=1)))
     if held < float(np.max(sequences)):
         notes += (f"the slots hold {held:g} sequences; a step of more is the step of these",)
@@ -143,10 +143,10 @@ def _sizes(name: str, value: Any, least: float) -> np.ndarray:
     """A finite array of sizes, or a refusal."""
     try:
         array = np.asarray(value, float)
-    except (TypeError, ValueError):
-        raise BadInput(f"{name} must be a number or a list of numbers, not {value!r}") from None
+    except (TypeError, ValueError, OverflowError):
+        raise BadInput(f"{name} must be a number or a list of numbers, not {shown(value)}") from None
     if array.size == 0 or not np.all(np.isfinite(array)) or np.any(array < least) or np.any(array > 1e12):
-        raise BadInput(f"{name} must be {least:g} or more and finite, not {value!r}")
+        raise BadInput(f"{name} must be {least:g} or more and finite, not {shown(value)}")
     return array
 
 

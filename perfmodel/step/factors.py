@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -10,6 +10,7 @@ import numpy as np
 from perfmodel.catalog import Calibration
 from perfmodel.deployment import Deployment
 from perfmodel.errors import DescriptorError
+from perfmodel.step.machine import arithmetic
 
 Z80 = 1.2815515594457  # half-width of an 80 % interval, in standard deviations of a normal
 
@@ -17,9 +18,17 @@ Z80 = 1.2815515594457  # half-width of an 80 % interval, in standard deviations 
 NAMES = (
     "dram_efficiency",
     "moe_dram_efficiency",
+    "moe_dram_efficiency_fp8",
+    "moe_dram_efficiency_fp4",
+    "moe_dram_efficiency_bf16",
     "moe_expert_overhead_bytes",
     "gemm_efficiency",
+    "gemm_efficiency_fp8",
+    "gemm_efficiency_fp4",
     "moe_compute_efficiency",
+    "moe_compute_efficiency_fp8",
+    "moe_compute_efficiency_fp4",
+    "moe_compute_efficiency_bf16",
     "roofline_overlap",
     "kernel_s",
     "attention_dram_efficiency",
@@ -93,8 +102,41 @@ class Factors:
 
 
 def factors_of(deployment: Deployment, changes: dict[str, float] | None = None) -> Factors:
-    """Factors from the deployment's calibration; ``expert_skew`` replaces the routing parameter."""
-    return from_calibration(deployment.calibration, changes)
+    """Factors from the deployment's calibration; those that it cannot use are held, which costs no draw."""
+    factors = from_calibration(deployment.calibration, changes)
+    idle = idle_factors(deployment)
+    return replace(factors, sd=np.where([name in idle for name in factors.names], 0.0, factors.sd))
+
+
+def idle_factors(deployment: Deployment) -> frozenset[str]:
+    """Factors that no operation of this deployment is priced with."""
+    options, peaks = deployment.options, [n for n, figure in deployment.accelerator.peak.items() if figure.value]
+    narrow = {role: arithmetic(name, peaks) for role, (name, _) in deployment.formats.items()}
+    idle = {f"routing_concentration_{word}" for word in ("random", "identical") if word != options.prompts}
+    used = {ENDINGS.get(form, "") for form in narrow.values()}
+    idle |= {f"gemm_efficiency{ending}" for ending in ("_fp8", "_fp4") if ending not in used}
+    experts = None
+    if deployment.facts.experts:
+        form = deployment.formats.get("experts", deployment.formats["default"])
+        experts = expert_ending(arithmetic(form[0], peaks), form[1].bits)
+    else:
+        idle |= {"moe_expert_overhead_bytes", "routing_concentration_random", "routing_concentration_identical"}
+    for ending in ("", "_fp8", "_fp4", "_bf16"):
+        if ending != experts:
+            idle |= {f"moe_dram_efficiency{ending}", f"moe_compute_efficiency{ending}"}
+    if options.pp == 1:
+        idle |= {"pipeline_hop_s", "micro_batch_s"}
+    if options.tp == 1 and options.pp == 1:
+        idle |= {"collective_latency_factor", "collective_bandwidth_factor", "eager_rank_spread"}
+    return frozenset(idle)
+
+
+ENDINGS = {"fp8": "_fp8", "int8": "_fp8", "fp4": "_fp4"}    # factors by the number format of the arithmetic
+
+
+def expert_ending(narrow: str, bits: float) -> str:
+    """Ending of the factors that price experts: by the arithmetic, or by the width of weights that are widened."""
+    return ENDINGS.get(narrow, "_bf16" if bits >= 16 else "")
 
 
 def from_calibration(calibration: Calibration, changes: dict[str, float] | None = None) -> Factors:

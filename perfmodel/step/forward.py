@@ -7,13 +7,16 @@ from typing import Any
 
 import numpy as np
 
+from perfmodel.catalog import NONE
 from perfmodel.costs.launch import eager_host_s, exposed_s
 from perfmodel.costs.pipeline import chunked_prefill_s, round_s
 from perfmodel.engines.rules import KV_BYTES
 from perfmodel.placement import Placement
+from perfmodel.step.attention_rows import attention_rows
 from perfmodel.step.communication import collective_row, hop_row
+from perfmodel.step.expert_rows import mlp_rows, residual_rows
 from perfmodel.step.machine import machine_of
-from perfmodel.step.operations import FIELDS, Bench, Load, Row, attention_rows, edge_rows, mapped, mlp_rows
+from perfmodel.step.operations import FIELDS, Bench, Load, Row, edge_rows, mapped
 from perfmodel.step.slots import Occupancy
 
 
@@ -42,6 +45,7 @@ def layer_rows(placement: Placement, bench: Bench, kind: int, load: Load) -> lis
     return [
         *attention_rows(bench, attention, load),
         *mlp_rows(bench, mlp, load),
+        *residual_rows(bench, (attention != NONE) + (mlp != NONE), load),
         *(collective_row(call, load, d, bench.machine.links, bench.factors) for call in calls),
     ]
 

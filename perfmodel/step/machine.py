@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from perfmodel.errors import DescriptorError
@@ -27,11 +28,26 @@ class Machine:
         FP8 and FP4 formats use their own tensor cores where the device has them; weight-only integer formats are
         multiplied in BF16.
         """
-        wanted = {"fp8": "fp8", "int8": "int8", "nvfp4": "fp4", "mxfp4": "fp4"}.get(form.split("-")[0], "bf16")
-        for dtype in (wanted, "bf16", "fp16"):
-            if dtype in self.peak:
-                return self.peak[dtype]
+        narrow = self.arithmetic_of(form)
+        return self.peak[narrow if narrow in self.peak else "fp16"]
+
+    def arithmetic_of(self, form: str) -> str:
+        """Number format in which weights of this format are multiplied here: fp8, int8, fp4, else bf16."""
+        return arithmetic(form, self.peak)
+
+
+def arithmetic(form: str, peaks: Collection[str]) -> str:
+    """Number format in which weights of a format are multiplied on a device that has these ``peaks``.
+
+    >>> arithmetic("nvfp4", {"bf16", "fp8"}), arithmetic("fp8-block", {"bf16", "fp8"}), arithmetic("int4-g32", {"bf16"})
+    ('bf16', 'fp8', 'bf16')
+    """
+    wanted = {"fp8": "fp8", "int8": "int8", "nvfp4": "fp4", "mxfp4": "fp4"}.get(form.split("-")[0], "bf16")
+    if wanted in peaks:
+        return wanted
+    if "bf16" not in peaks and "fp16" not in peaks:
         raise DescriptorError("this accelerator states no BF16 or FP16 peak")
+    return "bf16"
 
 
 def machine_of(placement: Placement) -> Machine:

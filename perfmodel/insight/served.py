@@ -1,0 +1,133 @@
+"""Served TPOT of public benchmarks -> what the closed loop says about the same rows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from perfmodel.catalog import load_model
+from perfmodel.deployment import Deployment, deploy
+from perfmodel.insight.observed import Observation, Series, by_row, decode_seconds, read
+from perfmodel.serving.closed_loop import Loop, loop_of, loop_times
+from perfmodel.serving.lengths import Lengths
+from perfmodel.step.factors import NAMES, idle_factors
+
+STEPS = "h200-vllm-steps-2026-11"
+SERVED, EXCLUDED = "e2e-tpot", "e2e-excluded"
+KEYS = ("author", "model", "quantization", "kv_dtype", "gpu", "n_gpus", "tp", "ep", "pp", "dp", "dp_attention",
+        "engine", "cuda_graphs", "lengths", "prompts_at_once")
+SPREADS = {"fixed": 0.0, "uniform-0.8-1": 0.2 / 12**0.5 / 0.9, "uniform-0-2": 1 / 3**0.5}
+TOGETHER = 0.5          # of prompts that come together, a request waits in decode for those behind it: half
+PREFILL_BOUND = 1024.0  # prompt tokens a decode step above which a row is scored apart and not fitted
+PREFILL_RATIO = 10.0    # prompt over answer, the same
+MOST_CAPTURED = 1024    # a benchmark that states graphs captured the batches that it ran
+
+
+def deployment_of(row: dict[str, str]) -> Deployment:
+    """The deployment of a row; what its source leaves open takes the default of the engine's newest known version."""
+    counts = {key: int(row[key]) for key in ("tp", "ep", "pp", "dp", "dp_attention")}
+    most = None
+    if row["engine"] == "tensorrt-llm" or row["cuda_graphs"] == "on":
+        most = MOST_CAPTURED
+    return deploy(
+        row["model"], node=node_of(row), engine=row["engine"], quantization=row["quantization"] or None,
+        kv_dtype=row["kv_dtype"] or _kv(row), max_graph_batch=most,
+        cuda_graphs=False if row["cuda_graphs"] == "off" else None, **counts)
+
+
+def node_of(row: dict[str, str]) -> str:
+    """The node file of a row."""
+    return f"{max(8, int(row['n_gpus']))}x-{row['gpu']}"
+
+
+def _kv(row: dict[str, str]) -> str | None:
+    """An unstated KV type: what the checkpoint was made for, where the engine can hold it."""
+    return load_model(row["model"]).kv_cache
+
+
+@lru_cache(maxsize=1)
+def series() -> tuple[Series, ...]:
+    """Every served row, grouped by deployment and lengths."""
+    groups: dict[tuple[str, ...], list[dict[str, str]]] = {}
+    for row in read(SERVED):
+        groups.setdefault(tuple(row[key] for key in KEYS), []).append(row)
+    return tuple(_series(rows) for rows in groups.values())
+
+
+def prompt_tokens_a_step(row: dict[str, str]) -> float:
+    """Prompt tokens that come in for each decode step of a closed loop. [token]"""
+    return float(row["concurrency"]) / int(row["dp"]) * float(row["isl"]) / float(row["osl"])
+
+
+def use_of(row: dict[str, str]) -> str:
+    """What a row may serve for: TPOT that is mostly prefill says how a benchmark queues, and is only checked."""
+    short = float(row["isl"]) > PREFILL_RATIO * float(row["osl"])
+    return "check" if short or prompt_tokens_a_step(row) > PREFILL_BOUND else "fit"
+
+
+def source_of(row: dict[str, str]) -> str:
+    """What is left out as a whole: one document x model x GPU x engine."""
+    return f"{row['author']}/{row['model']}/{row['gpu']}/{row['engine']}"
+
+
+def _series(rows: list[dict[str, str]]) -> Series:
+    first = rows[0]
+    deployment = deployment_of(first)
+    loop = join([_loop(deployment, row) for row in rows])
+    at_once = np.minimum(loop.limit / loop.copies, 1.0) if first["prompts_at_once"] else 0.0
+    share = 1.0 - (1.0 - TOGETHER) * at_once
+    kept = tuple(Observation(row["id"], "e2e", source_of(row), use_of(row), 1e-3 * float(row["tpot_ms"]), "s",
+                             concurrency=float(row["concurrency"])) for row in rows)
+
+    def seconds(factors: dict[str, Any]) -> np.ndarray:
+        table = {name: np.reshape(np.asarray(value, float), (-1, 1, 1)) for name, value in factors.items()}
+        decode, _, _, tpot = loop_times(loop, table)
+        return by_row(decode.seconds + share * (tpot - decode.seconds), len(rows))
+
+    return Series(kept, seconds, np.zeros(len(rows)), deployment.accelerator.name, deployment.options.engine,
+                  uses=frozenset(NAMES) - idle_factors(deployment))
+
+
+def _loop(deployment: Deployment, row: dict[str, str]) -> Loop:
+    spread, flight = SPREADS[row["lengths"]], np.array([float(row["concurrency"])])
+    inputs, outputs = (Lengths(float(row[key]), spread, row["lengths"]) for key in ("isl", "osl"))
+    return loop_of(deployment, flight, inputs, outputs, "staggered")
+
+
+def join(loops: list[Loop]) -> Loop:
+    """Loops of one deployment, priced together: one entry of every array each."""
+    def column(name: str) -> np.ndarray:
+        return np.array([float(np.ravel(getattr(loop, name))[0]) for loop in loops])
+
+    batch, count = (np.concatenate([getattr(loop.slots, name) for loop in loops], axis=2) for name in ("batch", "count"))
+    columns = {name: column(name) for name in ("copies", "running", "limit", "context", "new", "cached", "output")}
+    return replace(loops[0], slots=replace(loops[0].slots, batch=batch, count=count), **columns)
+
+
+@lru_cache(maxsize=1)
+def step_series() -> tuple[Series, ...]:
+    """Decode steps of a real engine on dummy weights, without any prefill between them."""
+    groups: dict[tuple[str, ...], list[dict[str, str]]] = {}
+    for row in read(STEPS):
+        groups.setdefault((row["model"], row["node"], row["engine"]), []).append(row)
+    return tuple(_steps(rows) for rows in groups.values())
+
+
+def _steps(rows: list[dict[str, str]]) -> Series:
+    first = rows[0]
+    deployment = deploy(first["model"], node=first["node"], engine=first["engine"], tp=int(first["tp"]),
+                        kv_dtype=first["kv_dtype"], expert_skew=1e9 if first["expert_routing"] == "uniform" else None)
+    batch, context = (np.array([float(row[name]) for row in rows]) for name in ("batch", "context"))
+    name = f"steps/{first['model']}/{deployment.accelerator.name}/{first['engine']}"
+    kept = tuple(Observation(f"{name} #{i}", "steps", name, "fit", 1e-3 * float(row["step_ms"]), "s",
+                             concurrency=float(row["batch"])) for i, row in enumerate(rows))
+    price = decode_seconds(deployment, batch, context)
+
+    def seconds(factors: dict[str, Any]) -> np.ndarray:
+        return price({name: np.reshape(np.asarray(value, float), (-1, 1, 1)) for name, value in factors.items()})
+
+    return Series(kept, seconds, np.zeros(len(rows)), deployment.accelerator.name, first["engine"],
+                  uses=frozenset(NAMES) - idle_factors(deployment))

@@ -1,0 +1,123 @@
+"""Which single term or setting, moved, brings the prediction onto measured throughput: each is asked of the model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from perfmodel.deployment import Deployment
+from perfmodel.errors import PerfModelError
+from perfmodel.insight.variants import changed, with_factors
+from perfmodel.serving.closed_loop import closed_loop
+from perfmodel.serving.curve import ServingCurve
+from perfmodel.serving.lengths import parse_lengths
+from perfmodel.step.factors import factors_of
+
+_PROBE = 0.05       # move of a factor's logarithm that gives its slope
+_SHOWN = 4
+
+
+class Point(Protocol):
+    """A measured throughput and its conditions."""
+
+    @property
+    def concurrency(self) -> float: ...
+    @property
+    def tok_s(self) -> float: ...
+    @property
+    def input_tokens(self) -> float: ...
+    @property
+    def output_tokens(self) -> float: ...
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """One way to explain: what is moved, how far (factor, and standard deviations of its prior), what error is left."""
+
+    name: str
+    factor: float | None
+    deviations: float | None
+    error_before: float     # root mean square of the log ratio measured / predicted
+    error_after: float
+
+    @property
+    def text(self) -> str:
+        """In words."""
+        left = f"error {100 * self.error_before:.0f} % -> {100 * self.error_after:.0f} %"
+        if self.factor is None:
+            return f"{self.name}: {left}"
+        return f"{self.name} x{self.factor:.2f} ({self.deviations:+.1f} sd of its prior): {left}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        return {"name": self.name, "factor": self.factor, "deviations": self.deviations,
+                "error_before": self.error_before, "error_after": self.error_after}
+
+
+Band = tuple[float, float, float]
+
+
+def explain_speed(
+    d: Deployment, points: Sequence[Point], arrival: str | None = None
+) -> tuple[list[Band], tuple[Explanation, ...]]:
+    """Predicted rate of every point with its band, and the explanations, the likeliest first.
+
+    A setting (filling of slots, graphs, NCCL variant, kind of prompts) is tried as it is. A calibrated factor is moved
+    by the amount that fits the points best, and costs what its prior makes of so large a move: the score is the squared
+    error left, in units of the residual of the calibration, plus the squared move in standard deviations.
+    """
+    curves = [_curve(d, p, arrival) for p in points]
+    bands = [tuple(float(v[0]) for v in curve.output_tok_s) for curve in curves]
+    target = np.log([p.tok_s for p in points])
+    base = np.log([band[0] for band in bands])
+    gap = target - base
+    before = float(np.sqrt(np.mean(gap**2)))
+    factors = factors_of(d)
+    noise = max(factors.residual_sd, 0.02)
+    found: list[tuple[float, Explanation]] = []
+    for name, variant, how in _settings(d, arrival):
+        try:
+            rates = np.log([float(_curve(variant, p, how).output_tok_s[0][0]) for p in points])
+        except PerfModelError:
+            continue
+        left = float(np.sqrt(np.mean((target - rates) ** 2)))
+        found.append((len(points) * (left / noise) ** 2 + 1.0, Explanation(name, None, None, before, left)))
+    for name, value, sd in zip(factors.names, factors.values, factors.sd, strict=True):
+        if sd <= 0 or value <= 0:
+            continue
+        moved = with_factors(d, {name: float(value * np.exp(_PROBE))})
+        slope = (np.log([float(_curve(moved, p, arrival).output_tok_s[0][0]) for p in points]) - base) / _PROBE
+        weight = float(slope @ slope) / noise**2 + 1 / sd**2
+        step = float(slope @ gap) / noise**2 / weight
+        left = float(np.sqrt(np.mean((gap - slope * step) ** 2)))
+        score = len(points) * (left / noise) ** 2 + (step / sd) ** 2
+        found.append((score, Explanation(name, float(np.exp(step)), step / sd, before, left)))
+    better = [item for item in found if item[1].error_after < 0.9 * before]
+    better.sort(key=lambda item: item[0])
+    return [(b[0], b[1], b[2]) for b in bands], tuple(e for _, e in better[:_SHOWN])
+
+
+def _curve(d: Deployment, point: Point, arrival: str | None) -> ServingCurve:
+    inputs, outputs = parse_lengths(point.input_tokens), parse_lengths(point.output_tokens)
+    return closed_loop(d, np.array([point.concurrency]), inputs, outputs, arrival)
+
+
+def _settings(d: Deployment, arrival: str | None) -> Iterator[tuple[str, Deployment, str | None]]:
+    """What may be other than the launch line says, or than was assumed."""
+    o = d.options
+    if o.pp > 1:
+        now = arrival or ("burst" if o.engine == "sglang" else "staggered")
+        other = "staggered" if now == "burst" else "burst"
+        yield f"slots filled {other} rather than {now}", d, other
+    yield (f"CUDA graphs {'off' if o.cuda_graphs else 'on'} after all",
+           changed(d, {"cuda_graphs": not o.cuda_graphs}), arrival)
+    found = d.node.collectives
+    for variant in found.variants if found and not o.nccl and o.world > 1 else ():
+        if found is not None and variant != found.default:
+            yield f"NCCL is {variant!r} rather than {found.default!r}", changed(d, {"nccl": variant}), arrival
+    if d.facts.experts:
+        other = "identical" if o.prompts == "random" else "random"
+        yield f"prompts are {other}: experts are picked accordingly", changed(d, {"prompts": other}), arrival

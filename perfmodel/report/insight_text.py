@@ -1,0 +1,148 @@
+"""The answers of insight as text: the examination of a launch, and the explanation of a figure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from perfmodel.report.layout import heading, launch_line, listed, number, span, table, wrapped
+from perfmodel.units import gb_gib, si
+
+if TYPE_CHECKING:
+    from perfmodel.insight.doctor import Doctor, Finding
+    from perfmodel.insight.explain import Explained
+    from perfmodel.insight.reality import Difference
+    from perfmodel.insight.sensitivity import BreakEven
+
+_SHOWN = 12
+
+
+def doctor_text(answer: Doctor) -> str:
+    """What was read, what is predicted, and the findings, dearest first."""
+    d, report = answer.deployment, answer.memory
+    lines = [wrapped(heading(d), rest="  "), wrapped(f"read from {answer.where}", rest="  ")]
+    lines += listed("not understood", answer.launch.unknown) + listed("flags", answer.launch.warnings)
+    verdict = "fits" if report.fits else f"does not fit ({report.verdict})"
+    lines += ["", wrapped(f"{verdict}, {report.kv_tokens_total:,} KV tokens", "memory: ", "  ")]
+    points = answer.curve.points
+    rows = [[f"{p['concurrency']:g}", number(p["output_tok_s"]), span(p["output_tok_s_low"], p["output_tok_s_high"]),
+             number(p["tpot_ms"]), p["bound_by"]] for p in points]
+    if not report.fits:
+        lines.append("speed as if it started:")
+    lines += ["", *table(["C", "tok/s", "80 % band", "TPOT, ms", "bound by"], rows, left=(4,)), ""]
+    lines += _overview(answer) if answer.findings else ["nothing found that is worth a line"]
+    for rank, finding in enumerate(answer.findings[:_SHOWN], start=1):
+        lines += ["", *_finding(answer, rank, finding)]
+    lines += _differences(answer.differences)
+    lines += listed("not modelled", answer.launch.notes) + listed("not proposed", answer.not_asked)
+    return "\n".join([*lines, *launch_line(answer.launch.line), *listed("assumptions", answer.assumptions)])
+
+
+def _overview(answer: Doctor) -> list[str]:
+    rows = []
+    for rank, finding in enumerate(answer.findings, start=1):
+        cost = finding.to_dict(answer.concurrency)
+        percent = "all" if finding.kind == "start" else f"{cost['cost_percent']:+.0f} %"
+        tokens = f"{cost['cost_kv_tokens']:+,}" if cost["cost_kv_tokens"] else "0"
+        name = f"risk: {finding.name}" if finding.kind == "risk" else finding.name
+        rows.append([str(rank), name, f"{cost['cost_tok_s']:+,.0f}", percent, f"{finding.at:g}", tokens])
+    head = ["", "finding", "tok/s", "", "at C", "KV tokens"]
+    return ["What the launch loses, as it is:", *table(head, rows, left=(0, 1), gap=" ")]
+
+
+def _finding(answer: Doctor, rank: int, finding: Finding) -> list[str]:
+    sign = "risk: " if finding.kind == "risk" else ""
+    lines = [wrapped(f"{sign}{finding.name}: {finding.what}", f"{rank}. ", "   ")]
+    lines.append(wrapped(finding.flag, "   change: ", "     "))
+    pairs = ", ".join(f"C={c:g}: {number(old)} -> {number(new)}" for c, old, new
+                      in zip(answer.concurrency, finding.tok_s_now, finding.tok_s, strict=True))
+    lines.append(wrapped(pairs, "   tok/s: ", "     "))
+    if finding.kv_tokens != finding.kv_tokens_now:
+        lines.append(f"   KV tokens: {finding.kv_tokens_now:,} -> {finding.kv_tokens:,}")
+    lines += [wrapped(note, "   ", "     ") for note in finding.notes]
+    return [*lines, wrapped(finding.source, "   source: ", "     ")]
+
+
+def _differences(found: tuple[Difference, ...]) -> list[str]:
+    if not found:
+        return []
+    lines = ["", "what the run shows:"]
+    said: set[str] = set()
+    for item in found:
+        if item.measured is None:
+            lines.append(wrapped(f"{item.source}: {item.explanation}", "  - ", "    "))
+            continue
+        ratio = f", {item.ratio:.2f} of it" if item.ratio is not None else ""
+        figures = f"{number(item.measured)} {item.unit} measured, {number(item.predicted)} predicted{ratio}"
+        lines.append(wrapped(f"{item.what}: {figures}; {item.explanation}", "  - ", "    "))
+        texts = [other.text for other in item.alternatives[1:]]
+        if texts and "|".join(texts) not in said:
+            said.add("|".join(texts))
+            lines.append(wrapped("; ".join(texts), "      or ", "      "))
+    return lines
+
+
+def explained_text(answer: Explained) -> str:
+    """The figure, its formula and terms, what it answers to, limits and break-even."""
+    d, asked = answer.deployment, answer.question
+    load = (f"{asked['concurrency']:g} in flight, {asked['input_tokens']:g} tokens in, {asked['output_tokens']:g} out")
+    band = f" (80 % band {_value(answer, answer.low)} to {_value(answer, answer.high)})" if answer.low else ""
+    lines = [wrapped(heading(d), rest="  "), load, "",
+             wrapped(f"{_NAMES[answer.figure]} = {_value(answer, answer.value)}{band}", rest="  ")]
+    if answer.figure != "step":
+        lines.append(wrapped(answer.formula, "  = ", "    "))
+    lines += ["", "terms, largest first:", *_terms(answer)]
+    lines += _elasticities(answer)
+    if answer.limits:
+        rows = [[name, _value(answer, value), f"{value / answer.value:.2f}"] for name, value in answer.limits.items()]
+        lines += ["", "limits:", *table(["if", _NAMES[answer.figure], "of it now"], rows)]
+    if answer.break_even is not None and answer.against is not None:
+        lines += ["", *_break_even(answer.break_even, d.name, answer.against.name)]
+    shown = [f"{name} = {value:.6g}" for name, value in answer.values.items()]
+    lines += ["", wrapped(", ".join(shown), "with (SI units): ", "  ")]
+    return "\n".join([*lines, *listed("notes", answer.notes)])
+
+
+_NAMES = {"step": "step", "tok_s": "output tok/s", "ttft": "TTFT", "kv_tokens": "KV tokens", "weights": "weights"}
+
+
+def _value(answer: Explained, value: float | None) -> str:
+    if value is None:
+        return "-"
+    if answer.figure == "weights":
+        return gb_gib(value)
+    return si(value, "s") if answer.figure in ("step", "ttft") else f"{value:,.4g}" if value < 1e4 else f"{value:,.0f}"
+
+
+def _terms(answer: Explained) -> list[str]:
+    unit = {"step": "ms", "ttft": "ms", "tok_s": "s of a request", "weights": "GB"}.get(answer.figure, "tokens")
+    scale = {"ms": 1e3, "GB": 1e-9}.get(unit, 1.0)
+    rows = [[part.name, number(abs(scale * part.value)) if part.value >= 0 else f"-{number(-scale * part.value)}",
+             f"{100 * part.share:.1f}"] for part in answer.parts]
+    lines = table(["", unit, "%"], rows)
+    if answer.figure == "step":
+        lines += ["", "each term as SymPy has it, every maximum on the side that holds:"]
+        lines += [wrapped(f"{part.name} = {part.formula}", "  ", "      ") for part in answer.parts]
+    return lines
+
+
+def _elasticities(answer: Explained) -> list[str]:
+    if not answer.elasticities:
+        return []
+    rows = [[e.name, e.kind, f"{e.elasticity:+.3f}", f"{100 * e.plus_ten_percent:+.2f} %"] for e in answer.elasticities]
+    return ["", f"what +10 % of a parameter does to {_NAMES[answer.figure]}:",
+            *table(["parameter", "of", "elasticity", "+10 % gives"], rows, left=(0, 1))]
+
+
+def _break_even(found: BreakEven, first: str, second: str) -> list[str]:
+    units = {"concurrency": "requests in flight", "context": "cached tokens", "bandwidth": "times the memory bandwidth"}
+    unit = units[found.axis]
+    reach = f"from {found.low:,g} to {found.high:,g} {unit}"
+    if found.crossings:
+        places = ", ".join(f"{c:,.4g}" for c in found.crossings[:8])
+        text = f"{found.ahead_at_low} is ahead at {found.low:,g}, {found.ahead_at_high} at {found.high:,g}; " \
+               f"they change places at {places} {unit}"
+    else:
+        text = f"none {reach}: {found.ahead_at_low} is ahead throughout"
+    ratio = f"{first} / {second} between {found.ratio_min:.2f} and {found.ratio_max:.2f} in tok/s"
+    word = "proof" if found.proven else "not proven"
+    return [wrapped(f"{text} ({ratio})", "break-even: ", "  "), wrapped(found.proof, f"  {word}: ", "    ")]
