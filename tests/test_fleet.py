@@ -1,4 +1,4 @@
-"""Served TPOT: rows by a written rule, a fit that finds what was planted, calibrations that match their observations."""
+"""Served TPOT: rows by a written rule, a fit that finds what was planted, files that match their observations."""
 
 from collections import Counter
 

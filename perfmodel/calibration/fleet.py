@@ -142,7 +142,8 @@ def engine_priors(relative: Served | None) -> dict[str, tuple[float, float]]:
     """Times of the engines on a relative, as priors: logarithm and deviation."""
     if relative is None:
         return {}
-    wide = {name: ENGINE_SD if name.startswith(("kernel_s", "prefill", "collective")) else TIME_SD for name in relative.names}
+    close = ("kernel_s", "prefill", "collective")
+    wide = {name: ENGINE_SD if name.startswith(close) else TIME_SD for name in relative.names}
     return {name: (float(x), float(np.hypot(sd, wide[name])))
             for name, x, sd in zip(relative.names, relative.x, relative.sd, strict=True) if "@" in name}
 

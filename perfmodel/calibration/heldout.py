@@ -26,7 +26,8 @@ class HeldOutScores:
 
     def text(self) -> str:
         """A table of at most 80 columns."""
-        head = f"{'left out: one ' + self.by:30}{'use':6}{'rows':>5}{'ratio':>7}{'error':>7}{'p90':>6}{'in band':>9}{'width':>7}"
+        head = f"{'left out: one ' + self.by:30}{'use':6}{'rows':>5}"
+        head += f"{'ratio':>7}{'error':>7}{'p90':>6}{'in band':>9}{'width':>7}"
         lines = [head, *(score_line(one) for one in self.scores)]
         return "\n".join([*lines, f"median over sources of their median errors: {100 * self.median_of_sources:.0f}%"])
 

@@ -1,7 +1,8 @@
 """Fit of an accelerator's and its engines' factors to served TPOT, and what the fit says about sources left out.
 
 One accelerator at a time: its physics is shared by the engines, their host and start-up times are their own. A fit is
-Gauss-Newton with lognormal priors and residuals of Student's t; a source is left out by solving the linear problem again.
+Gauss-Newton with lognormal priors and residuals of Student's t; a source is left out by solving the linear problem
+again.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class Served:
     """A fit of one accelerator: factors of every engine, and the linear problem around them."""
 
     accelerator: str
-    names: tuple[str, ...]          # "name" of the accelerator, "name@engine" of an engine, "name~engine" its deviation
+    names: tuple[str, ...]          # "name" of the accelerator, "name@engine" of an engine, "name~engine" a deviation
     x: np.ndarray                   # logarithms
     sd: np.ndarray                  # posterior
     prior: np.ndarray
@@ -70,7 +71,7 @@ class Served:
 
 
 def selection(names: Sequence[str], engine: str | None) -> dict[str, list[int]]:
-    """Which parameters add up, as logarithms, to each factor of an engine; of the accelerator alone where it is None."""
+    """Which parameters add up, as logarithms, to each factor of an engine, or of the accelerator alone."""
     picked: dict[str, list[int]] = {}
     for i, name in enumerate(names):
         key, _, own = name.replace("~", "@").partition("@")
@@ -131,7 +132,9 @@ def row_weights(rows: Sequence[Observation]) -> np.ndarray:
     return np.sqrt(fitted * np.minimum(1.0, PER_SOURCE / np.maximum(counts[where], 1.0)))
 
 
-def linear(series: Sequence[Series], base: Factors, names: Sequence[str], x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def linear(
+    series: Sequence[Series], base: Factors, names: Sequence[str], x: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
     """Residuals and their derivatives by the logarithms of the parameters."""
     parts, slopes = [], []
     for s in series:

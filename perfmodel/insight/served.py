@@ -28,7 +28,7 @@ MOST_CAPTURED = 1024    # a benchmark that states graphs captured the batches th
 
 def deployment_of(row: dict[str, str]) -> Deployment:
     """The deployment of a row; what its source leaves open takes the default of the engine's newest known version."""
-    counts = {key: int(row[key]) for key in ("tp", "ep", "pp", "dp", "dp_attention")}
+    counts: dict[str, Any] = {key: int(row[key]) for key in ("tp", "ep", "pp", "dp", "dp_attention")}
     most = None
     if row["engine"] == "tensorrt-llm" or row["cuda_graphs"] == "on":
         most = MOST_CAPTURED
@@ -102,8 +102,10 @@ def join(loops: list[Loop]) -> Loop:
     def column(name: str) -> np.ndarray:
         return np.array([float(np.ravel(getattr(loop, name))[0]) for loop in loops])
 
-    batch, count = (np.concatenate([getattr(loop.slots, name) for loop in loops], axis=2) for name in ("batch", "count"))
-    columns = {name: column(name) for name in ("copies", "running", "limit", "context", "new", "cached", "output")}
+    parts = [[getattr(loop.slots, name) for loop in loops] for name in ("batch", "count")]
+    batch, count = (np.concatenate(part, axis=2) for part in parts)
+    names = ("copies", "running", "limit", "context", "new", "cached", "output")
+    columns: dict[str, Any] = {name: column(name) for name in names}
     return replace(loops[0], slots=replace(loops[0].slots, batch=batch, count=count), **columns)
 
 

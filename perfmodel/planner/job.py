@@ -143,9 +143,9 @@ def _closed(
     """Steady state at the running set, then the drain of the running set. [s]"""
     running, rate = float(curve.running[0]), float(curve.output_tok_s[0][0])
     batches = np.unique(np.round(np.geomspace(1, max(running, 1), 24)))
-    step = predict(
-        deployment, concurrency=batches, input_tokens=inputs, output_tokens=outputs, arrival=arrival
-    ).tpot_s[0]
+    step = predict(deployment, concurrency=batches, input_tokens=inputs, output_tokens=outputs, arrival=arrival).tpot_s[
+        0
+    ]
     tail = drain_s(outputs, running, lambda batch: np.interp(batch, batches, step))
     left = running * lived_tokens(outputs.mean, outputs.spread)  # tokens that the drain makes
     return max(count * outputs.mean - left, 0.0) / rate, tail

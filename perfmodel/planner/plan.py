@@ -120,9 +120,7 @@ def plan(
         raise Infeasible("no deployment meets the limits", [_closest(points, max_ttft_ms, max_tpot_ms)])
     found.sort(key=lambda item: -item[0])
     kept = _distinct(found)[: max(1, int(keep))]
-    choices = tuple(
-        Choice(d, closed_loop(d, np.array([c]), inputs, outputs), kv, score) for score, c, d, kv in kept
-    )
+    choices = tuple(Choice(d, closed_loop(d, np.array([c]), inputs, outputs), kv, score) for score, c, d, kv in kept)
     notes = choices[0].curve.assumptions
     return Plan(target, choices, len(points) * len(grid), refused, _separated(choices, target), _pareto(points), notes)
 

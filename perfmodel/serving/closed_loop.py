@@ -116,8 +116,19 @@ def loop_of(
         warnings.append(f"at most {limit * options.dp:,.0f} sequences run at once; the rest waits in the queue")
     new = inputs.mean * (1 - options.prefix_hit_rate)
     slots = occupancy(deployment, running, running_limit(placement, pool), arrival)
-    return Loop(placement, copies, running, active, limit, slots, inputs.mean + lived, new, inputs.mean - new,
-                outputs.mean, warnings)
+    return Loop(
+        placement,
+        copies,
+        running,
+        active,
+        limit,
+        slots,
+        inputs.mean + lived,
+        new,
+        inputs.mean - new,
+        outputs.mean,
+        warnings,
+    )
 
 
 def loop_times(loop: Loop, table: dict[str, Any]) -> tuple[forward.Forward, forward.Forward, Any, Any]:

@@ -41,7 +41,7 @@ def _norms(bench: Bench, load: Load, width: float, kernels: float) -> Row:
 
 
 def _mla(bench: Bench, kind: str, a: Mla, load: Load) -> list[Row]:
-    """Multi-head latent attention: absorbed in decode and where an indexer picks the tokens, else expanded in prefill."""
+    """Multi-head latent attention: absorbed in decode and where an indexer picks tokens, else expanded in prefill."""
     model, tokens = bench.model, load.tokens
     heads = a.heads / bench.divisors["attention"]
     latent, query_head = a.kv_lora_rank + a.qk_rope_head_dim, a.qk_nope_head_dim + a.qk_rope_head_dim
@@ -49,7 +49,8 @@ def _mla(bench: Bench, kind: str, a: Mla, load: Load) -> list[Row]:
     rows = [
         _norms(bench, load, 4 * down, 6),
         gemm(bench, "q_a, kv_a projections", "latent", tokens, down, model.hidden, part=kind),
-        gemm(bench, "q_b projection", "attention", tokens, heads * query_head, a.q_lora_rank or model.hidden, part=kind),
+        gemm(bench, "q_b projection", "attention", tokens, heads * query_head, a.q_lora_rank or model.hidden,
+             part=kind),
         *_indexer(bench, kind, a.indexer, load, load.context),
     ]
     attended = _picked(load, a.indexer, load.context)
@@ -118,8 +119,8 @@ def _compressed(bench: Bench, kind: str, a: Compressed, load: Load) -> list[Row]
         rows.append(_decode(bench, seen, heads, a.head_dim, a.head_dim, entry))
     else:
         rows.append(_prefill(bench, seen, heads, a.head_dim, a.head_dim))
-    rows.append(gemm(bench, "grouped output projection", "attention", tokens, heads * a.o_lora_rank, a.head_dim, part=kind,
-                     tensor="o_a_proj"))
+    rows.append(gemm(bench, "grouped output projection", "attention", tokens, heads * a.o_lora_rank, a.head_dim,
+                     part=kind, tensor="o_a_proj"))
     rows.append(_output(bench, kind, load, groups * a.o_lora_rank))
     return rows
 

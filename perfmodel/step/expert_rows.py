@@ -97,7 +97,7 @@ def experts_row(bench: Bench, moe: Moe, touched: Any, pairs: Any, part: str = ""
 
 
 def residual_rows(bench: Bench, halves: int, load: Load) -> list[Row]:
-    """What a model does around its halves besides norms: residual streams (DeepSeek V4), an input a layer (Gemma 3n)."""
+    """What a model does around its halves: residual streams (DeepSeek V4), an input a layer (Gemma 3n)."""
     model, tokens, rows = bench.model, load.tokens, []
     if model.hyper_connections:
         wide = model.hyper_connections * model.hidden

@@ -116,7 +116,7 @@ def price(
 def gemm(
     bench: Bench, name: str, role: str, m: Any, n: float, k: float, kernels: float = 1, part: str = "", tensor: str = ""
 ) -> Row:
-    """A dense projection of m rows with an [k, n] weight of this role; narrow inputs are quantised by one kernel more."""
+    """A dense projection of m rows with an [k, n] weight of this role; one kernel more quantises narrow inputs."""
     traffic = n * k * bench.width(role, part, tensor) + gemm_activation_bytes(m, n, k, ACTIVATION)
     narrow = bench.arithmetic(role, part, tensor)
     compute = f"gemm_efficiency{ENDINGS.get(narrow, '')}"
