@@ -44,8 +44,10 @@ VALUES = {
     "ttft_s": 0.4, "tpot_s": 0.03, "mean": 2000.0, "load": 0.6, "service_s": 0.2, "second_moment": 1.5,
     "bits": 4, "group": 32, "scale_bits": 16, "zero_bits": 0, "kv_lora_rank": 512, "qk_rope_head_dim": 64,
     "kv_heads": 8, "head_dim": 128, "v_head_dim": 128,
-    "inner_steps": 14.0, "outer_steps": 4.0, "net_hop_s": 5e-6, "tree_Bps": 9e10, "local": 8, "machines": 4, "inner_Bps": 3e11,
-    "uplink_Bps": 4e11, "write_Bps": 2.6e10, "read_Bps": 2.4e10, "chunk_bytes": 131072.0, "copies": 7.0, "copy_bytes": 7392.0,
+    "inner_steps": 14.0, "outer_steps": 4.0, "net_hop_s": 5e-6, "tree_Bps": 9e10,
+    "local": 8, "machines": 4, "inner_Bps": 3e11,
+    "uplink_Bps": 4e11, "write_Bps": 2.6e10, "read_Bps": 2.4e10, "chunk_bytes": 131072.0,
+    "copies": 7.0, "copy_bytes": 7392.0,
     "away": 0.5,
 }  # fmt: skip
 

@@ -30,7 +30,8 @@ def ring_all_reduce_s(message_bytes: Any, ranks: int, base_s: Any, hop_s: Any, b
 
     Notes
     -----
-    Valid for one NCCL protocol (LL, LL128, Simple) at a time; NCCL runs the one that its tuning model thinks fastest. A measured
+    Valid for one NCCL protocol (LL, LL128, Simple) at a time; NCCL runs the one that its tuning model thinks
+    fastest. A measured
     busbw goes in unchanged.
 
     Examples
@@ -77,7 +78,8 @@ def ring_all_gather_s(message_bytes: Any, ranks: int, base_s: Any, hop_s: Any, b
 
     Notes
     -----
-    Valid for equal shares: half of an all-reduce. The size is the total, as nccl-tests prints it, not what one rank contributes.
+    Valid for equal shares: half of an all-reduce. The size is the total, as nccl-tests prints it, not what one rank
+    contributes.
 
     Examples
     --------

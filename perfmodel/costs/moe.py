@@ -112,8 +112,8 @@ def busiest_rank_experts(distinct: Any, experts: int, ranks: int) -> Any:
     Notes
     -----
     The number on one rank is hypergeometric; the numbers of all ranks add up to ``D``, which widens the spread of the
-    largest by ``R / (R - 1)``; its third moment enters by Cornish-Fisher. Valid within 3 % of the exact value for R <= 16 and D >= R
-    (10 % for R = 32). At one token over eight ranks it gives 2.55; exact is 2.57.
+    largest by ``R / (R - 1)``; its third moment enters by Cornish-Fisher. Valid within 3 % of the exact
+    value for R <= 16 and D >= R (10 % for R = 32). At one token over eight ranks it gives 2.55; exact is 2.57.
 
     Examples
     --------

@@ -104,7 +104,7 @@ def join(loops: list[Loop]) -> Loop:
 
     parts = [[getattr(loop.slots, name) for loop in loops] for name in ("batch", "count")]
     batch, count = (np.concatenate(part, axis=2) for part in parts)
-    names = ("copies", "running", "limit", "context", "new", "cached", "output")
+    names = ("copies", "running", "active", "limit", "context", "new", "cached", "output")
     columns: dict[str, Any] = {name: column(name) for name in names}
     return replace(loops[0], slots=replace(loops[0].slots, batch=batch, count=count), **columns)
 

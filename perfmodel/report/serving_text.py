@@ -71,7 +71,8 @@ def comparison_text(comparison: Comparison) -> str:
     curves = comparison.curves
     names = labels([curve.deployment for curve in curves])
     d = curves[0].deployment
-    title = f"{d.model.name} on {d.node.name}, {len(curves)} strategies; those that fit first, then by the largest concurrency"
+    order = "those that fit first, then by the largest concurrency"
+    title = f"{d.model.name} on {d.node.name}, {len(curves)} strategies; {order}"
     lines = [wrapped(title, rest="  "), _load(curves[0])]
     body = [
         [name, *(number(p["output_tok_s"]) for p in curve.points)] for name, curve in zip(names, curves, strict=True)

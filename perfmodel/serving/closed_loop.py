@@ -75,7 +75,7 @@ def closed_loop(
 
 @dataclass(frozen=True, eq=False)
 class Loop:
-    """A closed loop before it is priced: who runs, on how many cached tokens, how the slots of a pipeline are filled."""
+    """A closed loop before it is priced: who runs, on how many cached tokens, how pipeline slots are filled."""
 
     placement: Placement
     copies: np.ndarray  # requests in flight on one engine copy

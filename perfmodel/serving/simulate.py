@@ -56,7 +56,8 @@ def simulate(
 ) -> Simulation:
     """Run requests through the scheduler: all at once, at given times, or ``concurrency`` in flight.
 
-    Replicas (dp) take requests in turn; ``arrival`` fills pipeline slots as in `predict`. Deterministic: the same requests give the same times.
+    Replicas (dp) take requests in turn; ``arrival`` fills pipeline slots as in `predict`. Deterministic: the
+    same requests give the same times.
     """
     new, out = _whole("inputs", inputs), _whole("outputs", outputs)
     if len(new) != len(out):
