@@ -19,7 +19,7 @@ from perfmodel.step.communication import nccl_choice
 AICONFIGURATOR = {
     "title": "PyPI aiconfigurator-core 0.12.0, systems/ (Apache-2.0, "
     "Copyright (c) 2025-2026 NVIDIA CORPORATION & AFFILIATES)",
-    "url": "https://pypi.org/project/aiconfigurator-core/0.12.0/",
+    "url": "https://github.com/ai-dynamo/aiconfigurator",
 }
 WIKI = {"title": "github sjug/rtx6kpro@738985bb optimization/nccl-tuning.md and hardware pages",
         "url": "https://github.com/sjug/rtx6kpro/tree/738985bb"}

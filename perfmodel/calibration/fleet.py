@@ -60,7 +60,7 @@ MANY = 20               # held-out rows from which an engine has a residual spre
 FEW_SD = 0.25           # residual spread where fewer than 5 rows were held out
 SOURCES = {
     "kernels": {"title": "aiconfigurator-core 0.12.0 kernel tables (Apache-2.0), and GEMMs timed on one H200",
-                "url": "https://pypi.org/project/aiconfigurator-core/0.12.0/"},
+                "url": "https://github.com/ai-dynamo/aiconfigurator"},
     "served": {"title": "served TPOT of public benchmarks, hardware/observations/e2e-tpot.csv"},
 }
 

@@ -162,7 +162,7 @@ def residual_sd(series: Iterable[Series], factors: Factors, keep: Keep) -> float
 
 SOURCES = {
     "kernels": {"title": "aiconfigurator-core 0.12.0 kernel tables, RTX PRO 6000 Server, vLLM 0.24.0 and SGLang 0.5.14 "
-                         "(Apache-2.0)", "url": "https://pypi.org/project/aiconfigurator-core/0.12.0/"},
+                         "(Apache-2.0)", "url": "https://github.com/ai-dynamo/aiconfigurator"},
     "sweep": {"title": "github sjug/rtx6kpro@738985bb models/kimi-k26-v3.md, sweeps k26-v3/dcp1 without speculation",
               "url": "https://github.com/sjug/rtx6kpro/blob/738985bb/models/kimi-k26-v3.md"},
     "case": {"title": "deployment articles on Kimi K2.6, 8 x RTX PRO 6000, SGLang, 2026, TP8 rows"},
