@@ -75,6 +75,10 @@ class Flag(click.Option):
 class Question(click.Command):
     """A command whose help lists its options under headings, and its examples last."""
 
+    def get_help_option_names(self, ctx: click.Context) -> list[str]:
+        """Both names, whether it runs under the group or by itself; click remembers the first answer."""
+        return ["-h", "--help"]
+
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         sections: dict[str, list[tuple[str, str]]] = {}
         for parameter in self.get_params(ctx):
