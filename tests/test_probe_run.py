@@ -235,7 +235,7 @@ def test_no_gpu_is_a_question_that_is_wrong(monkeypatch: pytest.MonkeyPatch, tmp
     monkeypatch.setenv("FAKE", "no gpu")
     answer = ask("--out", str(tmp_path))
     assert answer.exit_code == 2
-    assert answer.stderr.startswith("error: no GPU is visible (torch 2.11.0+cu130)")
+    assert answer.stderr.lstrip().startswith("error: no GPU is visible (torch 2.11.0+cu130)")
 
 
 def test_ctrl_c_keeps_what_is_done_and_leaves_nobody_behind(tmp_path: Path) -> None:
