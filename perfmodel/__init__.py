@@ -18,12 +18,16 @@ if TYPE_CHECKING:  # for type checkers and editors
     from perfmodel.deployment.deploy import deploy as deploy
     from perfmodel.insight.doctor import doctor as doctor
     from perfmodel.insight.explain import explain as explain
+    from perfmodel.insight.whatif import whatif as whatif
     from perfmodel.planner.job import size_job as size_job
     from perfmodel.planner.plan import plan as plan
     from perfmodel.serving.compare import compare as compare
     from perfmodel.serving.lengths import lognormal as lognormal
     from perfmodel.serving.lengths import uniform as uniform
     from perfmodel.serving.predict import predict as predict
+    from perfmodel.serving.simulate import simulate as simulate
+    from perfmodel.serving.sweep import sweep as sweep
+    from perfmodel.serving.traces import read_trace as read_trace
     from perfmodel.step.collective import collective as collective
     from perfmodel.step.cost import prefill as prefill
     from perfmodel.step.cost import step as step
@@ -42,6 +46,9 @@ _HOME = {
     "prefill": "step",
     "collective": "step",
     "predict": "serving",
+    "simulate": "serving",
+    "read_trace": "serving",
+    "sweep": "serving",
     "compare": "serving",
     "lognormal": "serving",
     "uniform": "serving",
@@ -49,10 +56,12 @@ _HOME = {
     "size_job": "planner",
     "doctor": "insight",
     "explain": "insight",
+    "whatif": "insight",
     "calibrate": "calibration",
 }
 # nouns that get `.plot`, by the room that defines them: report draws nouns, so nouns cannot import report
-_PLOTTED = {"step": ("MemoryReport", "StepCost", "CollectiveCost"), "serving": ("Comparison", "ServingCurve")}
+_PLOTTED = {"step": ("MemoryReport", "StepCost", "CollectiveCost"), "serving": ("Comparison", "ServingCurve", "Simulation"),
+            "planner": ("Plan", "Job", "InTime", "JobComparison", "Forecast")}  # fmt: skip
 
 __all__ = [
     "__version__",
@@ -70,9 +79,13 @@ __all__ = [
     "plan",
     "predict",
     "prefill",
+    "read_trace",
+    "simulate",
     "size_job",
     "step",
+    "sweep",
     "uniform",
+    "whatif",
 ]
 
 

@@ -93,6 +93,18 @@ def is_number(value: Any) -> bool:
     return isinstance(value, Real) and not isinstance(value, bool)
 
 
+def whole(name: str, value: Any, least: int, most: int = 10**12) -> int:
+    """The value if it is a whole number between two bounds.
+
+    >>> whole("tp", 8.0, 1)
+    8
+    """
+    if not is_number(value) or not least <= value <= most or value != int(value):
+        above = f" to {most:,}" if most < 10**12 else ""
+        raise BadInput(f"{name} must be a whole number from {least}{above}, not {shown(value)}")
+    return int(value)
+
+
 def word(name: str, value: Any) -> str:
     """The value if it is text with something in it.
 

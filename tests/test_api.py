@@ -13,7 +13,7 @@ CONTRACT = {
     "deploy", "memory", "step", "prefill", "predict", "compare", "collective", "lognormal", "uniform",
     "size_job", "plan", "calibrate", "doctor", "load_model", "load_node", "load_accelerator",
 }  # fmt: skip
-MORE = {"explain"}
+MORE = {"explain", "read_trace", "simulate", "sweep", "whatif"}
 
 
 def test_all_names_of_the_contract_are_listed() -> None:

@@ -13,7 +13,7 @@ from perfmodel.calibration import calibrate, files, own, shipped
 from perfmodel.calibration.fit import changed, fit
 from perfmodel.catalog import load_calibration
 from perfmodel.errors import BadInput, UnknownName
-from perfmodel.insight import interconnect, kernels, observed, served
+from perfmodel.insight import interconnect, kernels, observed, parallel, served
 from perfmodel.insight.validate import MARK, Validation, validate, write_into
 from perfmodel.step.factors import Factors, factors_of, from_calibration
 
@@ -207,15 +207,16 @@ def test_validation_prints_and_serialises(everything: Validation) -> None:
 
 
 def test_every_row_is_compared_or_counted(everything: Validation) -> None:
-    stems = (observed.SWEEPS, observed.CASE, *kernels.FILES, *interconnect.TABLES, served.SERVED, served.STEPS)
+    stems = (observed.SWEEPS, observed.CASE, *kernels.FILES, *interconnect.TABLES, served.SERVED, served.STEPS,
+             parallel.PARALLEL)
     shipped_rows = sum(len(observed.read(stem)) for stem in stems)
     shipped_rows += sum(int(row["rows"]) for row in observed.read(served.EXCLUDED))
     assert len(everything.rows) + sum(everything.excluded.values()) == shipped_rows
 
 
-@pytest.mark.parametrize("what", ["decode", "prefill", "kernels", "interconnect", "case", "steps", "e2e"])
+@pytest.mark.parametrize("what", ["decode", "prefill", "kernels", "interconnect", "case", "steps", "parallel", "e2e"])
 def test_parts_add_up_to_the_whole(what: str, everything: Validation) -> None:
-    assert len(validate(what).rows) == sum(row.kind == what for row in everything.rows)
+    assert len(validate(what).rows) == sum(row.kind.split()[0] == what for row in everything.rows)
 
 
 def test_unknown_part_is_refused() -> None:

@@ -208,6 +208,7 @@ def path_of(context: click.Context) -> str:
 def test_help_has_examples_that_work(context: click.Context, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "sweep.csv").write_text("concurrency,output_tok_s\n1,80\n8,300\n32,700\n")
+    (tmp_path / "progress.json").write_text('{"samples_done": 900, "seconds": 2400}')
     text = context.get_help()
     assert width(text) <= 80
     lines = text[text.index("Examples:") :].replace("\\\n", " ").splitlines()[1:]

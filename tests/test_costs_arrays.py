@@ -25,7 +25,8 @@ PLAIN = {
     "launch.eager_host_s": {"ranks"},
     **{f"collectives.{name}": {"ranks"} for name in (
         "ring_all_reduce_s", "ring_all_gather_s", "one_shot_all_reduce_s", "two_shot_all_reduce_s", "all_to_all_s")},
-    "network.multimem_all_reduce_s": {"ranks"}, "network.hierarchical_all_reduce_s": {"local", "machines"},
+    "network.multimem_all_reduce_s": {"ranks"}, "network.nvls_all_reduce_s": {"ranks"},
+    "network.hierarchical_all_reduce_s": {"local", "machines"},
 }  # fmt: skip
 
 VALUES = {
@@ -44,11 +45,14 @@ VALUES = {
     "ttft_s": 0.4, "tpot_s": 0.03, "mean": 2000.0, "load": 0.6, "service_s": 0.2, "second_moment": 1.5,
     "bits": 4, "group": 32, "scale_bits": 16, "zero_bits": 0, "kv_lora_rank": 512, "qk_rope_head_dim": 64,
     "kv_heads": 8, "head_dim": 128, "v_head_dim": 128,
-    "inner_steps": 14.0, "outer_steps": 4.0, "net_hop_s": 5e-6, "tree_Bps": 9e10,
+    "inner_steps": 14.0, "outer_steps": 4.0, "net_hop_s": 5e-6, "tree_Bps": 9e10, "ramp_Bps": 4e11, "ramp_bytes": 6.7e7,
     "local": 8, "machines": 4, "inner_Bps": 3e11,
     "uplink_Bps": 4e11, "write_Bps": 2.6e10, "read_Bps": 2.4e10, "chunk_bytes": 131072.0,
     "copies": 7.0, "copy_bytes": 7392.0,
     "away": 0.5,
+    "work_s": 1e5, "interval_s": 600.0, "dump_s": 30.0, "restart_s": 400.0, "mtbf_s": 5e4,
+    "waiting": 117.0, "memory_share": 0.6, "compute_share": 0.1, "limit": 700.0,
+    "made_tokens": 2e6, "prior": 100.0, "prior_sd": 0.2, "measured": 80.0, "measured_sd": 0.1,
 }  # fmt: skip
 
 

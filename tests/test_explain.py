@@ -10,10 +10,10 @@ from command_line import NODE, WHAT, ask, both, width
 
 import perfmodel as pm
 from perfmodel.deployment import Deployment
-from perfmodel.errors import BadInput, UnknownName
+from perfmodel.errors import BadInput, PerfModelError, UnknownName
 from perfmodel.insight.explain import FIGURES, Explained, explain
-from perfmodel.insight.sensitivity import break_even, scaled_accelerator
-from perfmodel.insight.symbolic import step_formula
+from perfmodel.insight.sensitivity import break_even, scaled_accelerator, scaled_factor
+from perfmodel.insight.symbolic import prefill_formula, step_formula
 from perfmodel.insight.variants import with_factors
 
 QUESTIONS: list[tuple[str, str, str, dict[str, Any], float, float]] = [
@@ -24,6 +24,7 @@ QUESTIONS: list[tuple[str, str, str, dict[str, Any], float, float]] = [
     ("kimi-k2.6", NODE, "vllm==0.33.0", {"tp": 4, "pp": 2, "dcp": 4, "cuda_graphs": False}, 5, 1024),
     ("kimi-k2.6", NODE, "sglang==0.5.23", {"tp": 8, "all_reduce": "pcie_ipc"}, 4, 512),
     ("llama-3.1-8b", "8x-h100-sxm", "vllm==0.33.0", {"tp": 2}, 32, 2000),
+    ("llama-3.1-8b", "8x-h100-sxm", "vllm==0.11.0", {"tp": 2, "cuda_graphs": False}, 16, 1000),
 ]
 
 
@@ -50,6 +51,43 @@ def test_the_formula_is_the_one_that_predicts(
         assert term.seconds == pytest.approx(rows[term.name], rel=1e-9, abs=1e-12), term.name
 
 
+@pytest.mark.parametrize(("model", "node", "engine", "keywords", "batch", "context"), QUESTIONS)
+def test_the_formula_of_a_prefill_is_the_one_that_predicts(
+    model: str, node: str, engine: str, keywords: dict[str, Any], batch: float, context: float
+) -> None:
+    d = pm.deploy(model, node=node, engine=engine, **keywords)
+    for tokens in (64, 1000, 20_000):
+        formula, cost = prefill_formula(d, tokens, context), pm.prefill(d, tokens=tokens, context=context)
+        assert formula.seconds == pytest.approx(cost.seconds, rel=1e-11, abs=0)
+        rows = {row.name: float(row.seconds) for row in cost.rows}
+        for term in formula.terms:
+            assert term.seconds == pytest.approx(rows[term.name], rel=1e-8, abs=1e-12), term.name
+
+
+@pytest.mark.parametrize("concurrency", [1, 64])
+@pytest.mark.parametrize("figure", ["tok_s", "ttft"])
+def test_derivatives_of_the_loop_are_what_moving_a_parameter_gives(
+    figure: str, concurrency: int, tp8: Deployment
+) -> None:
+    """SymPy's chain rule against numeric differences, which know of the formula nothing. How many prefills run
+    together also moves with the load, which the chain rule leaves out: below 1 %."""
+    x = explain(figure, tp8, concurrency=concurrency)
+    asked = {e.name: e.elasticity for e in x.elasticities}
+    for name, other in (("B_memory", "memory bandwidth"), ("kernel_s", "kernel_s"), ("step_fixed_s", "step_fixed_s"),
+                        ("moe_dram_efficiency", "moe_dram_efficiency"), ("gemm_efficiency", "gemm_efficiency")):
+        assert x.derivatives[name] == pytest.approx(asked.get(other, 0.0), rel=1e-2, abs=1e-3), name
+    links = sum(value for name, value in x.derivatives.items() if name == "collective_bandwidth_factor")
+    assert links == pytest.approx(asked["link bandwidth"], rel=1e-2, abs=1e-3)
+
+
+def test_what_the_formula_has_not_is_a_term_of_its_own() -> None:
+    d = pm.deploy("llama-3.1-8b", node="8x-h100-sxm", engine="vllm==0.33.0", tp=2, speculative="eagle3:3")
+    x = explain("step", d, concurrency=8)
+    assert x.value == pytest.approx(pm.step(d, batch=8, context=1024 + 512).seconds, rel=1e-12, abs=0)
+    assert sum(part.share for part in x.parts) == pytest.approx(1.0, rel=1e-9, abs=0)
+    assert any(part.name == "priced beside the formula" for part in x.parts)
+
+
 @pytest.mark.parametrize("index", [0, 1, 2, 4])
 def test_derivatives_are_those_of_the_model(index: int) -> None:
     """SymPy's against the model asked with one parameter moved a little."""
@@ -73,6 +111,8 @@ def test_every_figure_is_the_answer_of_its_verb_and_its_parts_add_up(figure: str
         "step": pm.step(tp8, batch=8, context=1024 + 512).seconds,
         "tok_s": float(curve.output_tok_s[0][0]),
         "ttft": float(curve.ttft_s[0][0]),
+        "tpot": float(curve.tpot_s[0][0]),
+        "memory": report.placement.weights_bytes[0] + report.pool.pool_bytes[0] + report.runtime_bytes(0),
         "kv_tokens": report.kv_tokens,
         "weights": 8 * float(np.sum(report.placement.weights_bytes)),
     }
@@ -82,7 +122,7 @@ def test_every_figure_is_the_answer_of_its_verb_and_its_parts_add_up(figure: str
     assert [abs(part.share) for part in x.parts] == sorted([abs(p.share) for p in x.parts], reverse=True)
 
 
-@pytest.mark.parametrize("figure", ["tok_s", "ttft", "kv_tokens", "weights"])
+@pytest.mark.parametrize("figure", ["tok_s", "ttft", "tpot", "memory", "kv_tokens", "weights"])
 def test_a_formula_evaluates_to_its_value(figure: str, tp8: Deployment) -> None:
     import sympy
 
@@ -131,6 +171,38 @@ def test_a_crossing_along_context_is_one(tp8: Deployment, pp8: Deployment) -> No
         for d in (tp8, pp8)
     ]
     assert (seconds[0][0] - seconds[1][0]) * (seconds[0][1] - seconds[1][1]) < 0
+
+
+@pytest.mark.parametrize(("over", "scaled"), [("bandwidth", "memory"), ("links", "links")])
+def test_break_even_along_a_bandwidth(over: str, scaled: str, tp8: Deployment, pp8: Deployment) -> None:
+    """A crossing has the other side ahead on each side of it; none is proven by the monotone rates."""
+    found = explain("weights", tp8, against=pp8, over=over, concurrency=512, arrival="staggered").break_even
+    assert found is not None and found.proven
+    assert found.ahead_at_low == "PP8" or over == "bandwidth"  # slow links hurt tensor parallelism
+
+    def ratio(times: float) -> float:
+        pair = [scaled_accelerator(d, "bandwidth", times) if scaled == "memory" else
+                scaled_factor(d, "collective_bandwidth_factor", times) for d in (tp8, pp8)]  # fmt: skip
+        first, second = (pm.predict(d, concurrency=512, arrival="staggered").output_tok_s[0][0] for d in pair)
+        return float(first / second)
+
+    assert (ratio(found.low) < 1) == (found.ahead_at_low == "PP8")
+    assert (ratio(found.high) < 1) == (found.ahead_at_high == "PP8")
+    for place in found.crossings:
+        assert (ratio(0.97 * place) - 1) * (ratio(1.03 * place) - 1) < 0
+
+
+@pytest.mark.parametrize(
+    ("figure", "more"),
+    [("step", {"concurrency": "8"}), ("step", {"concurrency": True}), ("step", {"concurrency": None}), (5, {}),
+     ("step", {"against": "pp=8"}), ("tok_s", {"low": "x", "over": "links"}), ("tok_s", {"input_tokens": "many"})],
+)  # fmt: skip
+def test_wrong_types_are_plain_errors(figure: Any, more: dict[str, Any], tp8: Deployment, pp8: Deployment) -> None:
+    asked = {"against": pp8, **more} if "low" in more else more
+    with pytest.raises(PerfModelError):
+        explain(figure, tp8, **asked)
+    with pytest.raises(PerfModelError):
+        explain("step", "kimi-k2.6")  # type: ignore[arg-type]
 
 
 def test_break_even_of_known_curves() -> None:

@@ -212,7 +212,7 @@ def test_a_fit_survives_noise_and_outliers(noise: int) -> None:
 def test_a_node_fitted_to_its_own_run_is_within_5_percent() -> None:
     by_node: dict[str, list[Table]] = {}
     for sweep, rows in tables.rows_by_sweep().items():
-        if rows[0]["backend"] in tables.PLAIN and len(rows) >= 9 and rows[0]["mode"] == "graph":
+        if rows[0]["backend"] in ("nccl-tests", "torch") and len(rows) >= 9 and rows[0]["mode"] == "graph":
             by_node.setdefault(rows[0]["system"] + rows[0]["backend"], []).append(Table(
                 rows[0]["table"], int(rows[0]["gpus"]), np.array([float(r["message_bytes"]) for r in rows]),
                 1e-6 * np.array([float(r["latency_us"]) for r in rows]), sweep))
@@ -238,7 +238,8 @@ def test_tables_that_no_fit_has_seen() -> None:
     assert len(rows) > 500
     assert everything.median_error <= 0.12 and everything.error_p90 <= 0.35
     for op in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all"):
-        assert score(op, "check", [row for row in rows if row.sweep.startswith(op + " ")]).median_error <= 0.12, op
+        found = score(op, "check", [row for row in rows if row.sweep.startswith(op + " ")])
+        assert found.median_error <= 0.12 and found.error_p90 <= 0.35, op
 
 
 def test_h100_is_predicted_from_the_figures_of_h200() -> None:

@@ -9,7 +9,10 @@ from hypothesis import strategies as st
 
 import perfmodel as pm
 from perfmodel.errors import BadInput
+from perfmodel.serving.frontend import NO_FRONT
+from perfmodel.serving.lengths import parse_lengths, sample
 from perfmodel.serving.simulate import simulate
+from perfmodel.serving.validity import CLAIM, WITHIN, WITHIN_GROUPS
 from tests.cases import kimi
 
 SERVED = {
@@ -39,7 +42,7 @@ def test_every_request_begins_after_it_arrives_and_ends_after_it_begins(
 @pytest.mark.parametrize("name", ["vllm tp8", "sglang tp8"])
 def test_one_request_alone_takes_its_prefill_and_its_steps(name: str) -> None:
     d = SERVED[name]
-    run = simulate(d, inputs=[500], outputs=[101])
+    run = simulate(d, inputs=[500], outputs=[101], front=NO_FRONT)
     assert run.ttft_s[0] == pytest.approx(pm.prefill(d, tokens=500).seconds, rel=0.02)
     assert run.tpot_s[0] == pytest.approx(pm.step(d, batch=1, context=550).seconds, rel=0.01)
 
@@ -61,8 +64,8 @@ def test_the_closed_form_of_an_open_loop_follows_the_simulator(rate: float) -> N
     gaps = np.random.default_rng(0).exponential(1 / rate, count)
     run = simulate(d, inputs=np.full(count, 1024), outputs=np.full(count, 1024), arrivals=np.cumsum(gaps))
     form = pm.predict(d, request_rate=rate)
-    assert form.ttft_s[0][0] == pytest.approx(np.median(run.ttft_s), rel=0.10)
-    assert form.tpot_s[0][0] == pytest.approx(np.nanmedian(run.tpot_s), rel=0.15)
+    assert form.ttft_s[0][0] == pytest.approx(np.median(run.ttft_s), rel=0.05, abs=0)
+    assert form.tpot_s[0][0] == pytest.approx(np.nanmedian(run.tpot_s), rel=0.10, abs=0)
 
 
 def test_a_rate_above_the_capacity_has_no_ttft_and_says_so() -> None:
@@ -114,3 +117,29 @@ def test_a_job_that_makes_no_sense_is_refused(bad: dict[str, Any]) -> None:
 def test_one_kind_of_load_is_asked_for(bad: dict[str, Any]) -> None:
     with pytest.raises(BadInput):
         pm.predict(SERVED["vllm tp8"], **bad)
+
+
+@pytest.mark.parametrize("name", sorted(SERVED))
+@pytest.mark.parametrize(("many", "new", "out"), [(8, 1024, "lognormal:1024:0.8"), (64, 200, "uniform:1800:2200"),
+                                                  (64, 900, "lognormal:500:0.5")])  # fmt: skip
+def test_the_closed_form_is_as_close_as_it_claims(name: str, many: int, new: int, out: str) -> None:
+    """A loop that has run long: requests begin evenly over the time of one, and the middle of the run is looked at."""
+    d, count, lengths = SERVED[name], 14 * many, parse_lengths(out)
+    form = pm.predict(d, concurrency=many, input_tokens=new, output_tokens=out)
+    close = WITHIN_GROUPS if d.options.dp_attention > 1 else WITHIN
+    assert CLAIM.format(close) in form.assumptions
+    outputs = sample(lengths, count, 1)
+    whole = many * outputs.mean() / form.output_tok_s[0][0]
+    times = np.full(count, whole)
+    times[:many] = np.arange(many) / many * whole
+    run = simulate(d, inputs=np.full(count, new), outputs=outputs, concurrency=many, arrivals=times)
+    middle = (run.timeline_s > 0.25 * run.makespan_s) & (run.timeline_s < 0.75 * run.makespan_s)
+    assert form.output_tok_s[0][0] == pytest.approx(run.timeline_tok_s[middle].mean(), rel=close, abs=0)
+    assert form.tpot_s[0][0] == pytest.approx(np.nanmedian(run.tpot_s), rel=close, abs=0)
+
+
+def test_the_closed_form_says_where_it_claims_nothing() -> None:
+    full = pm.predict(SERVED["vllm tp8"], concurrency=2000, input_tokens=1024, output_tokens=1024)
+    assert any("outgrow the KV pool" in line for line in full.assumptions)
+    cut = pm.predict(SERVED["sglang dpa8"], concurrency=8, input_tokens=8000, output_tokens=500)
+    assert any("one attention group" in line for line in cut.assumptions)

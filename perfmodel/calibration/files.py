@@ -34,14 +34,19 @@ def write(path: str | os.PathLike[str], *, name: str, title: str, sources: dict[
 
 def write_fit(fit: Fit, path: str | os.PathLike[str], *, name: str, title: str, source: dict[str, str],
               command: str = "", checked_on: tuple[str, ...] = (), hashes: dict[str, str] | None = None,
-              **fields: Any) -> None:
-    """A file of one fit's parameters. What the data could not tell apart is stated as such."""
-    parameters = {n: entry(v, s, "measured", "data", "the data did not tell this apart from its prior"
-                           if n in fit.unidentified else "")
+              spread: float | None = None, **fields: Any) -> None:
+    """A file of one fit's parameters. What the data could not tell apart, and what is at a bound, is stated as such.
+
+    ``spread`` is the residual deviation of its bands, where that is not the one of the fitted rows.
+    """
+    notes = {n: "the data did not tell this apart from its prior" for n in fit.unidentified}
+    notes |= {n: "at its bound" for n in fit.at_bound}
+    parameters = {n: entry(v, s, "measured", "data", notes.get(n, ""))
                   for n, v, s in zip(fit.names, fit.values, fit.sd, strict=True)}
     write(path, name=name, title=title, sources={"data": source}, parameters=parameters, command=command,
           fitted_on=fit.fitted_on, checked_on=checked_on, correlations=fit.correlations,
-          versions=versions(), hashes=hashes or {}, residual_sd=float(f"{fit.residual_sd:.3g}"), **fields)
+          versions=versions(), hashes=hashes or {}, **fields,
+          residual_sd=float(f"{fit.residual_sd if spread is None else spread:.3g}"))
 
 
 def versions() -> dict[str, str]:
@@ -81,6 +86,8 @@ def _block(value: Any) -> list[str]:
 
 
 def _flow(value: Any) -> str:
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(map(_flow, value)) + "]"
     if isinstance(value, dict):
         return "{" + ", ".join(f"{key}: {_flow(item)}" for key, item in value.items() if item is not None) + "}"
     return f"{value:.6g}" if isinstance(value, float) else _text(str(value))

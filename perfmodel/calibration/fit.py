@@ -18,6 +18,8 @@ PER_SWEEP = 4
 LEAST_NOISE = 0.03
 UNIDENTIFIED = 0.9      # posterior over prior sd above which the data said nothing
 CORRELATED = 0.95
+MANY = 8                # factors, above which a report lists only those that the data speaks about
+TOLD = 0.3              # of a correlation, from which it is told
 
 Free = dict[str, tuple[float, float, float]]
 Residuals = Callable[[Factors], np.ndarray]
@@ -59,9 +61,14 @@ class Fit:
     def report(self) -> str:
         """Text of at most 80 columns."""
         lines = [f"{'parameter':34}{'before':>11}{'after':>11}{'sd':>7}  note"]
+        many = len(self.names) > MANY
         for name, value, sd, (old, _) in zip(self.names, self.values, self.sd, self.prior, strict=True):
+            if many and name in self.unidentified and name not in self.at_bound:
+                continue
             note = "at bound" if name in self.at_bound else "not told apart" if name in self.unidentified else ""
             lines.append(f"{name:34}{old:11.4g}{value:11.4g}{sd:7.2f}  {note}".rstrip())
+        if many and self.unidentified:
+            lines += wrap(f"not told apart from what was known before: {', '.join(self.unidentified)}", 80)
         sweeps = f"{len(self.fitted_on)} sweep{'s' if len(self.fitted_on) > 1 else ''}"
         lines += [f"{self.n} rows of {sweeps}; median error "
                   f"{100 * typical(self.before):.1f} % before, {100 * typical(self.residuals):.1f} % after"]
@@ -156,21 +163,28 @@ def fit(residuals: Residuals, free: Free, current: Factors, *, sweeps: Sequence[
         width = max(least_noise, 1.4826 * float(np.median(np.abs(residuals(with_values(found.x))))))
     covariance = np.linalg.pinv(found.jac.T @ found.jac)
     after = np.asarray(residuals(with_values(found.x)), float)
-    sd = np.sqrt(np.diag(covariance))
-    correlations = _correlations(names, covariance)
     bound = tuple(n for n, x, a, b in zip(names, found.x, low, high, strict=True) if min(x - a, b - x) < 1e-3 * (b - a))
-    values = np.exp(found.x)
+    return assembled(names, found.x, covariance, np.log(prior_value), prior_sd, bound, current=current, after=after,
+                     before=before, labels=labels.tolist())
+
+
+def assembled(names: tuple[str, ...], x: np.ndarray, covariance: np.ndarray, prior: np.ndarray, prior_sd: np.ndarray,
+              bound: tuple[str, ...], *, current: Factors, after: np.ndarray, before: np.ndarray,
+              labels: Sequence[str], told: float = TOLD) -> Fit:
+    """A fit from its solution: logarithms, their covariance and prior; what the data cannot tell apart is flagged."""
+    sd, values = np.sqrt(np.maximum(np.diag(covariance), 0.0)), np.exp(x)
+    correlations = _correlations(names, covariance)
     unidentified = tuple(n for n, s, p in zip(names, sd, prior_sd, strict=True) if p > 0 and s > UNIDENTIFIED * p)
     warnings = [f"{name} is at its bound" for name in bound]
     warnings += [f"{pair.replace('|', ' and ')} are correlated {rho:+.2f}: the data gives one of them"
                  for pair, rho in correlations.items() if abs(rho) > CORRELATED]
-    reported = {pair: round(rho, 3) for pair, rho in correlations.items() if abs(rho) > 0.3}
+    reported = {pair: round(rho, 3) for pair, rho in correlations.items() if abs(rho) > told}
     after_values, after_sd = (dict(zip(names, column.tolist(), strict=True)) for column in (values, sd))
     posterior = changed(current, after_values, after_sd, reported)
-    prior = tuple(zip(prior_value.tolist(), prior_sd.tolist(), strict=True))
-    return Fit(names, tuple(values.tolist()), tuple(sd.tolist()), prior,
+    before_fit = tuple(zip(np.exp(prior).tolist(), prior_sd.tolist(), strict=True))
+    return Fit(names, tuple(values.tolist()), tuple(sd.tolist()), before_fit,
                reported, bound, unidentified, len(before), after, before, float(np.sqrt(np.mean(after**2))),
-               tuple(dict.fromkeys(labels.tolist())), tuple(warnings), posterior)
+               tuple(dict.fromkeys(labels)), tuple(warnings), posterior)
 
 
 def _index(factors: Factors, name: str) -> int:

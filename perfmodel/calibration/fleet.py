@@ -15,11 +15,20 @@ import numpy as np
 
 from perfmodel.calibration.files import entry, versions, write
 from perfmodel.calibration.fit import Free, changed, fit
-from perfmodel.calibration.served import Served, fit_served, left_out, selection
+from perfmodel.calibration.served import (
+    DEVIATION_SD,
+    DISCREPANCY,
+    ENGINE,
+    Served,
+    discrepancy,
+    fit_served,
+    left_out,
+    selection,
+)
 from perfmodel.calibration.shipped import COMMAND, problem
 from perfmodel.catalog import load_calibration
 from perfmodel.catalog.lookup import roots
-from perfmodel.insight import kernels, observed, served
+from perfmodel.insight import kernels, observed, parallel, served
 from perfmodel.insight.observed import Observation
 from perfmodel.step.factors import Z80, Factors, from_calibration
 
@@ -30,7 +39,12 @@ CHAIN: dict[str, tuple[str | None, str | None]] = {
     "rtx-5090": ("rtx-4090", "h200-sxm"), "l40s": (None, "h200-sxm"), "mi300x": (None, None),
     "mi325x": ("mi300x", "mi300x"),
 }
-SIBLING_SD, COUSIN_SD, ENGINE_SD, TIME_SD = 0.10, 0.20, 0.15, 0.30
+SIBLING_SD, COUSIN_SD, ENGINE_SD, TIME_SD = 0.10, 0.20, 0.10, 0.20
+SAME_KERNEL_SD = 0.07   # of an engine's deviation between relatives, for which it ships the same kernels
+# TensorRT-LLM's operations are C++ and launch several kernels each, so a kernel costs the host less (assumed)
+ENGINE_START = {"eager_kernel_s@tensorrt-llm": (float(np.log(8e-6)), 0.5)}
+WORKLOAD_SD = 0.10      # of what belongs to the prompts and not to the accelerator
+WORKLOAD = ("routing_concentration_random",)
 # What a cousin (another generation) inherits: shares that depend on the kernels' design more than on the silicon
 COUSINS = {"h200-sxm": "b200-sxm"}
 KINDRED = ("moe_dram_efficiency_bf16", "moe_dram_efficiency_fp8", "moe_compute_efficiency_fp8",
@@ -56,12 +70,15 @@ TABLES: dict[str, tuple[tuple[str, Free], ...]] = {
             "attention_pad_tokens": (256.0, 10.0, 4000.0), "attention_decode_compute_efficiency": (0.30, 0.02, 1.0)}),
     ),
 }
+TOLD = 0.9              # of its prior's deviation: above, a posterior says that the data did not tell
+OF_NODE = ("collective_latency_factor",)
+OTHER_STACKS = ("mi300x", "mi325x")     # ROCm: start-up and launches are another runtime's
 MANY = 20               # held-out rows from which an engine has a residual spread of its own
 FEW_SD = 0.25           # residual spread where fewer than 5 rows were held out
 SOURCES = {
     "kernels": {"title": "aiconfigurator-core 0.12.0 kernel tables (Apache-2.0), and GEMMs timed on one H200",
                 "url": "https://github.com/ai-dynamo/aiconfigurator"},
-    "served": {"title": "served TPOT of public benchmarks, hardware/observations/e2e-tpot.csv"},
+    "served": {"title": "served TPOT of public benchmarks, hardware/observations/e2e-tpot.csv; steps of our own"},
 }
 
 
@@ -94,7 +111,7 @@ class HeldOut:
 def run(only: tuple[str, ...] | None = None) -> Fleet:
     """Fit all accelerators, or the first few of the chain."""
     fits: dict[str, Served] = {}
-    everything = (*served.series(), *served.step_series())
+    everything = (*served.series(), *served.step_series(), *parallel.series())
     for name, (sibling, engines) in CHAIN.items():
         mine = [s for s in everything if s.accelerator == name]
         if only is None or name in only:
@@ -134,18 +151,20 @@ def inherited(prior: Factors, relative: Served, more_sd: float, only: tuple[str,
     for name, x, own in zip(relative.names, relative.x, relative.sd, strict=True):
         if name in prior.names and (only is None or name in only):
             i = prior.names.index(name)
-            values[i], sd[i] = np.exp(x), min(sd[i], float(np.hypot(own, more_sd)))
+            values[i], sd[i] = np.exp(x), min(sd[i], float(np.hypot(own, WORKLOAD_SD if name in WORKLOAD else more_sd)))
     return replace(prior, values=values, sd=sd)
 
 
 def engine_priors(relative: Served | None) -> dict[str, tuple[float, float]]:
     """Times of the engines on a relative, as priors: logarithm and deviation."""
     if relative is None:
-        return {}
+        return dict(ENGINE_START)
     close = ("kernel_s", "prefill", "collective")
     wide = {name: ENGINE_SD if name.startswith(close) else TIME_SD for name in relative.names}
-    return {name: (float(x), float(np.hypot(sd, wide[name])))
-            for name, x, sd in zip(relative.names, relative.x, relative.sd, strict=True) if "@" in name}
+    found = {name: (float(x), float(np.hypot(sd, wide[name])))
+             for name, x, sd in zip(relative.names, relative.x, relative.sd, strict=True) if "@" in name}
+    return found | {name: (float(x), min(DEVIATION_SD, float(np.hypot(sd, SAME_KERNEL_SD))))
+                    for name, x, sd in zip(relative.names, relative.x, relative.sd, strict=True) if "~" in name}
 
 
 def held_out(f: Served, labels: list[str]) -> HeldOut:
@@ -154,7 +173,7 @@ def held_out(f: Served, labels: list[str]) -> HeldOut:
     for _, mask, x, covariance in left_out(f, labels):
         slope = f.jacobian[mask]
         residuals[mask] = f.residuals[mask] + slope @ (x - f.x)
-        spread[mask] = np.sqrt(np.einsum("ri,ij,rj->r", slope, covariance, slope))
+        spread[mask] = np.sqrt(np.einsum("ri,ij,rj->r", slope, covariance + discrepancy(f.names), slope))
     return HeldOut(residuals, spread)
 
 
@@ -171,7 +190,7 @@ def spread_for(residuals: np.ndarray, parameter_sd: np.ndarray, level: float = 0
 
 
 def save(found: Fleet, folder: Path | None = None) -> list[Path]:
-    """Write one file an accelerator and one for every engine on it."""
+    """Write one file an accelerator, one for every engine on it, and one for every engine elsewhere."""
     where, paths = folder or roots()[-1] / "hardware" / "calibrations", []
     for name, f in found.fits.items():
         engines = sorted({s.engine or "" for s in f.series})
@@ -185,6 +204,32 @@ def save(found: Fleet, folder: Path | None = None) -> list[Path]:
             stem = f"{name}+{engine}" if engine else name
             paths.append(where / f"{stem}.yaml")
             _write(paths[-1], stem, f, engine, own if engine else common, whose)
+    return [*paths, *save_engines(found, where)]
+
+
+def save_engines(found: Fleet, where: Path) -> list[Path]:
+    """Write what an engine takes on accelerators that have many rows of it, for those that have none: one file each."""
+    paths = []
+    for engine in sorted({s.engine or "" for f in found.fits.values() for s in f.series}):
+        fits = [f for f in found.fits.values() if f.accelerator not in OTHER_STACKS and sum(
+            row.use == "fit" for s in f.series if s.engine == engine for row in s.rows) >= MANY]
+        parameters = {}
+        for key in ENGINE if fits else ():
+            at = [(f, f.names.index(f"{key}@{engine}")) for f in fits]
+            logs, sd = np.array([f.x[i] for f, i in at]), np.array([f.sd[i] for f, i in at])
+            if all(f.sd[i] >= TOLD * f.prior_sd[i] for f, i in at) or key in OF_NODE:
+                continue                        # no data tells it, or it belongs to links
+            spread = float(np.sqrt(np.mean(sd**2) + np.var(logs) + DISCREPANCY.get(key, 0.0) ** 2))
+            parameters[key] = entry(float(np.exp(np.mean(logs))), spread, "measured", "served",
+                                    f"mean over {', '.join(f.accelerator for f in fits)}")
+        if parameters:
+            stem = f"priors+{engine}"
+            paths.append(where / f"{stem}.yaml")
+            write(paths[-1], name=stem, title=f"{engine} on accelerators that nothing was measured on with it",
+                  comment=f"Made by `{COMMAND}`; do not edit by hand. sd is the standard deviation of the logarithm.",
+                  accelerator="", engine=engine, command=COMMAND, versions=versions(),
+                  hashes={f"{served.SERVED}.csv": observed.digest(served.SERVED)}, residual_sd=None, fitted_on=(),
+                  checked_on=(), sources={"served": SOURCES["served"]}, parameters=parameters)
     return paths
 
 
@@ -195,7 +240,7 @@ def _write(path: Path, stem: str, f: Served, engine: str | None, spread: float, 
     parameters = {}
     for key in (*keys, *here):
         i = factors.names.index(key)
-        own = [j for j in picked.get(key, ()) if f.sd[j] < 0.9 * f.prior_sd[j]]
+        own = [j for j in picked.get(key, ()) if f.sd[j] < TOLD * f.prior_sd[j]]
         note = "" if own or key in here else "the data does not tell it apart from its prior"
         parameters[key] = entry(float(factors.values[i]), float(factors.sd[i]), "measured",
                                 "served" if key in picked else "kernels", note)
@@ -203,7 +248,8 @@ def _write(path: Path, stem: str, f: Served, engine: str | None, spread: float, 
     fitted = tuple(dict.fromkeys(row.sweep for row in rows if row.use == "fit"))
     checked = tuple(dict.fromkeys(row.sweep for row in rows if row.use == "check" and row.sweep not in fitted))
     used = {value["source"] for value in parameters.values()}
-    files = {"served": (served.SERVED,), "kernels": kernels.TABLE_FILES.get(f.accelerator, ())}
+    own_rows = (served.STEPS, parallel.PARALLEL) if any(row.kind != "e2e" for row in rows) else ()
+    files = {"served": (served.SERVED, *own_rows), "kernels": kernels.TABLE_FILES.get(f.accelerator, ())}
     write(path, name=stem, title=f"{engine or 'What its kernels reach'}, {f.accelerator}",
           comment=f"Made by `{COMMAND}`; do not edit by hand. sd is the standard deviation of the logarithm.",
           accelerator=f.accelerator, engine=engine, command=COMMAND, versions=versions(),

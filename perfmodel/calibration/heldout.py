@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from perfmodel.calibration.fleet import Fleet, held_out, spread_for
-from perfmodel.calibration.served import Served
+from perfmodel.calibration.fleet import Fleet, HeldOut, held_out, spread_for
+from perfmodel.calibration.served import Served, discrepancy
 from perfmodel.errors import UnknownName
 from perfmodel.insight.validate import Compared, Score, score, score_line
 from perfmodel.step.factors import Z80
@@ -52,11 +52,16 @@ def held_out_scores(found: Fleet, by: str = "source") -> HeldOutScores:
     return HeldOutScores(by, scores, float(np.median([np.median(errors) for errors in sources.values()])))
 
 
-def compared(f: Served, by: str) -> list[Compared]:
-    """Rows of one accelerator beside predictions of fits without their group; the residual spread is the file's."""
+def compared(f: Served, by: str | None) -> list[Compared]:
+    """Rows of one accelerator beside predictions of fits without their group, or of the fit itself.
+
+    The residual spread is the file's.
+    """
     engines = [s.engine or "" for s in f.series for _ in s.rows]
-    labels = {"source": [row.sweep for row in f.rows], "engine": engines, "gpu": [f.accelerator] * len(f.rows)}[by]
-    out, source = held_out(f, labels), held_out(f, [row.sweep for row in f.rows])
+    sources = [row.sweep for row in f.rows]
+    labels = {"source": sources, "engine": engines, "gpu": [f.accelerator] * len(f.rows)}
+    source = held_out(f, sources)
+    out = known(f) if by is None else source if by == "source" else held_out(f, labels[by])
     fitted = np.array([row.use == "fit" for row in f.rows])
     common = spread_for(source.residuals[fitted], source.parameter_sd[fitted])
     result = []
@@ -65,3 +70,9 @@ def compared(f: Served, by: str) -> list[Compared]:
         result.append(Compared(row.id, row.kind, row.sweep, row.use, False, row.concurrency, row.unit, row.measured,
                                predicted, predicted / spread, predicted * spread))
     return result
+
+
+def known(f: Served) -> HeldOut:
+    """Every row as the fit itself describes it."""
+    spread = np.sqrt(np.einsum("ri,ij,rj->r", f.jacobian, f.covariance + discrepancy(f.names), f.jacobian))
+    return HeldOut(f.residuals, spread)

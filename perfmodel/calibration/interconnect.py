@@ -14,7 +14,8 @@ import numpy as np
 
 from perfmodel.catalog import AllReduce, Node, load_accelerator
 from perfmodel.errors import BadInput
-from perfmodel.placement.links import RING_OPS, Links, links_for
+from perfmodel.placement.links import Links, links_for
+from perfmodel.placement.protocols import RING_OPS
 from perfmodel.step.communication import nccl_choice
 from perfmodel.units import si
 
@@ -22,6 +23,8 @@ ZONES = ("LL", "LL128", "Simple")
 LL_REACHES = 2.0**16         # NCCL runs LL at least so far; a curve that falls below that is noise [B]
 LEAST = 3                   # rows of a zone
 OUTLIER = 0.1               # relative error beyond which a row counts less
+NOISE = 0.02                # relative error of a sound measurement
+SPIKE = 1.4                 # times both neighbours: noise, since no switch of NCCL lets the time fall that far
 PLAIN = {"collective_latency_factor": 1.0, "collective_bandwidth_factor": 1.0}
 
 
@@ -105,7 +108,7 @@ def fit_node(tables: Sequence[Table], node: Node, source: str = "own") -> Fitted
     for table in tables:
         if not 2 <= table.ranks <= node.count:
             raise BadInput(f"a table over {table.ranks} ranks does not fit {node.name} with {node.count} GPUs")
-        by_op.setdefault(table.op, []).append(table)
+        by_op.setdefault(table.op, []).append(_without_spikes(table))
     parts = {op: _zones(op, found) for op, found in by_op.items()}
     _share_a_step(parts, {t.ranks for t in tables})
     main = parts.pop("all_reduce", None) or next(iter(parts.values()))
@@ -113,6 +116,15 @@ def fit_node(tables: Sequence[Table], node: Node, source: str = "own") -> Fitted
     figures = AllReduce.model_validate(raw)
     links = links_for(node, load_accelerator(node.accelerator), figures=figures)
     return Fitted(figures, {t.name or f"{t.op} {t.ranks}": _errors(t, links) for t in tables})
+
+
+def _without_spikes(table: Table) -> Table:
+    """The same curve without single rows that stand out; the errors that are reported are over all rows."""
+    order = np.argsort(table.message_bytes)
+    t = table.seconds[order]
+    kept = np.ones(len(t), bool)
+    kept[1:-1] = t[1:-1] < SPIKE * np.maximum(t[:-2], t[2:])
+    return Table(table.op, table.ranks, table.message_bytes[order][kept], t[kept], table.name)
 
 
 def _share_a_step(parts: dict[str, _Part], groups: set[int]) -> None:
@@ -195,7 +207,8 @@ def _drops(op: str, tables: Sequence[Table], cut: float, low: Any, high: Any) ->
         below = t.seconds[t.message_bytes <= cut]
         measured = (op in RING_OPS and cut >= LL_REACHES and len(above) > 0 and len(below) > 0
                     and above[0] < (1 - OUTLIER) * below[-1])
-        if any(b < a * (1 - 1e-9) for a, b in known.values()) and not measured:
+        slack = NOISE if op in RING_OPS else 1e-9           # NCCL keeps limits for a ring's operations alone
+        if any(b < a * (1 - slack) for a, b in known.values()) and not measured:
             return True
     return False
 
@@ -277,7 +290,7 @@ def _ring(tables: Sequence[tuple[Table, Links]], bandwidth_Bps: float) -> _Part:
     for name, found in rows.items():
         groups = sorted({row[1] for row in found})
         design = np.array([[*_line(op, r, n, groups, scale),
-                            n / r / scale if op != "all_reduce" and name == "Simple" else 0.0]
+                            n / r if op != "all_reduce" and name == "Simple" else 0.0]
                            for op, r, n, _, scale in found])
         nvls = name == "NVLS"
         solution, _ = _solve(design, np.array([row[3] for row in found]), steps=not nvls)

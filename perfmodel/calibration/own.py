@@ -2,161 +2,185 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from hashlib import sha256
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from perfmodel.calibration.files import write_fit
-from perfmodel.calibration.fit import Fit, Free, fit
-from perfmodel.catalog.yaml import read_text
+from perfmodel.calibration import files
+from perfmodel.calibration.bench_files import Found, read_files, read_rows
+from perfmodel.calibration.fit import Fit
+from perfmodel.calibration.measured import Measurement, measurements, series_of
+from perfmodel.calibration.next_point import Candidate, next_points
+from perfmodel.calibration.posterior import LENGTH, Posterior, Problem, solve
 from perfmodel.deployment import Deployment
-from perfmodel.errors import BadInput, UnknownName, shown
-from perfmodel.serving import predict
-from perfmodel.step.factors import Factors, factors_of
+from perfmodel.engines.speculation import speculation
+from perfmodel.errors import BadInput, UnknownName
+from perfmodel.serving.closed_loop import loop_of
+from perfmodel.serving.lengths import fixed
+from perfmodel.step.factors import NAMES, Factors, factors_of
 
-COLUMNS = ("concurrency", "output_tok_s", "input_tokens", "output_tokens")
-NOISE = 0.05            # of a rate between two runs of one benchmark; assumed
-LENGTH = 1024.0         # assumed where a file does not say, as `predict` does
-RANGES: Free = {        # start is the current value
-    "kernel_s": (0.0, 0.3e-6, 50e-6), "step_fixed_s": (0.0, 0.01e-3, 50e-3),
-    "collective_latency_factor": (0.0, 0.1, 10.0), "routing_concentration_random": (0.0, 0.05, 200.0),
-    "routing_concentration_identical": (0.0, 0.05, 200.0), "eager_kernel_s": (0.0, 2e-6, 500e-6),
-    "host_sequence_s": (0.0, 1e-6, 20e-3), "prefill_interference": (0.0, 0.1, 5.0),
-    "pipeline_hop_s": (0.0, 0.02e-3, 10e-3), "micro_batch_s": (0.0, 0.02e-3, 20e-3),
-    "dram_efficiency": (0.0, 0.2, 1.0), "moe_dram_efficiency": (0.0, 0.1, 1.0)}
+LEAST_WEIGHT = 1e-4     # of the curve, below which it is not written
 
 
 @dataclass(frozen=True, eq=False)
 class Calibrated:
     """A fit to a user's rows, ready to be saved and named in `deploy(calibration=...)`."""
 
-    fit: Fit
+    posterior: Posterior
     deployment: Deployment
-    measured: np.ndarray
-    before: np.ndarray          # predicted tok/s with the shipped factors
-    after: np.ndarray
+    rows: tuple[Measurement, ...]
     assumptions: tuple[str, ...]
-    digest: str
+    hashes: dict[str, str]
+
+    @property
+    def fit(self) -> Fit:
+        """Factors with standard errors and correlations; which are at a bound, which the data does not tell apart."""
+        return self.posterior.fit
+
+    @property
+    def measured(self) -> np.ndarray:
+        """Tokens per second of every row, as the benchmark found them."""
+        return np.array([tokens(row) / row.seconds for row in self.rows])
+
+    @property
+    def before(self) -> np.ndarray:
+        """The same, predicted with the shipped factors."""
+        return self.measured * np.exp(-self.fit.before)
+
+    @property
+    def after(self) -> np.ndarray:
+        """And with the fitted ones."""
+        return self.measured * np.exp(-self.fit.residuals)
+
+    @cached_property
+    def next(self) -> tuple[Candidate, ...]:
+        """Which measurement would narrow the bands of this deployment most, best first."""
+        return next_points(self.posterior, self.deployment, self.rows)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
+        found = self.posterior
+        columns = (self.measured.tolist(), self.before.tolist(), self.after.tolist())
         return {**self.fit.to_dict(), "deployment": self.deployment.to_dict(), "assumptions": list(self.assumptions),
-                "rows": [{"measured_tok_s": m, "before_tok_s": b, "after_tok_s": a} for m, b, a in
-                         zip(self.measured.tolist(), self.before.tolist(), self.after.tolist(), strict=True)]}
+                "difference": {"batches": list(found.batches), "weights": list(found.weights), "length": LENGTH},
+                "band_residual_sd": found.residual_sd, "hashes": self.hashes,
+                "next_measurements": [candidate.to_dict() for candidate in self.next],
+                "rows": [{"kind": row.kind, "load": row.load, "input_tokens": row.input_tokens,
+                          "output_tokens": row.output_tokens, "context": row.context, "source": row.source,
+                          "measured_tok_s": m, "before_tok_s": b, "after_tok_s": a}
+                         for row, m, b, a in zip(self.rows, *columns, strict=True)]}
 
     def report(self) -> str:
         """Text of at most 80 columns."""
-        lines = [self.fit.report(), "", f"{'measured':>12}{'before':>12}{'after':>12}   output tok/s"]
-        rows = zip(self.measured, self.before, self.after, strict=True)
-        lines += [f"{m:12.4g}{b:12.4g}{a:12.4g}" for m, b, a in rows]
+        lines = [self.fit.report(), "", f"{'measured':>10}{'before':>10}{'after':>10}   tokens a second of"]
+        columns = zip(self.measured, self.before, self.after, self.rows, strict=True)
+        lines += [f"{m:10.4g}{b:10.4g}{a:10.4g}   {row.words[:46]}" for m, b, a, row in columns]
+        if self.next:
+            lines += ["", f"{'band now':>10}{'then':>8}   if measured next"]
+            lines += [f"{100 * c.before:9.1f}%{100 * c.after:7.1f}%   {c.words[:58]}" for c in self.next[:5]]
         return "\n".join([*lines, *(f"assumed: {note}" for note in self.assumptions)])
+
+    def plot(self, ax: Any = None) -> Any:
+        """Residuals by batch and predicted against measured, before and after."""
+        from perfmodel.report.residual_plot import draw
+
+        return draw(self.measured, self.before, self.after, [row.load for row in self.rows], ax)
 
     def __repr__(self) -> str:
         return f"<Calibrated {self.deployment.name}: {self.fit!r}>"
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the calibration file; it holds the fitted parameters only and goes on top of the shipped ones."""
-        d, path = self.deployment, Path(path)
+    def save_plot(self, path: str | os.PathLike[str]) -> None:
+        """Residuals, and predicted against measured, into a picture."""
+        from perfmodel.report import residual_plot
+
+        residual_plot.save(path, self.measured, self.before, self.after, [row.load for row in self.rows])
+
+    def save(self, path: str | os.PathLike[str], command: str = "perfmodel calibrate") -> None:
+        """Write the calibration file; it goes on top of the shipped ones."""
+        d, path, found = self.deployment, Path(path), self.posterior
         if path.suffix not in (".yaml", ".yml"):
             raise BadInput(f"a calibration is written to a .yaml file, not {path.name!r}")
-        write_fit(self.fit, path, name=path.stem, title=f"{d.model.name} on {d.node.name}, {d.name}",
-                  source={"title": f"own benchmark, {len(self.measured)} rows, launched as {d.command()}"},
-                  command="perfmodel calibrate", hashes={"observations": self.digest}, accelerator=d.accelerator.name,
-                  engine=d.options.engine, node=d.node.name)
+        merged: dict[float, float] = {}
+        for batch, weight in zip(found.batches, found.weights, strict=True):
+            merged[batch] = merged.get(batch, 0.0) + weight
+        kept = {batch: weight for batch, weight in sorted(merged.items()) if abs(weight) > LEAST_WEIGHT}
+        curve = {"model": d.model.name, "strategy": d.name, "length": LENGTH, "batches": list(kept),
+                 "weights": list(kept.values())}
+        files.write_fit(self.fit, path, name=path.stem, title=f"{d.model.name} on {d.node.name}, {d.name}",
+                        source={"title": f"own benchmark, {len(self.rows)} rows, launched as {d.command()}"},
+                        command=command, hashes=self.hashes, accelerator=d.accelerator.name,
+                        engine=d.options.engine, node=d.node.name, difference=curve if kept else {},
+                        spread=found.residual_sd)
 
 
-def calibrate(observations: str | os.PathLike[str] | Iterable[Mapping[str, Any]], *, deployment: Deployment,
-              free: Iterable[str] | None = None) -> Calibrated:
-    """Fit host, kernel, collective and routing factors to measured output rates of one deployment.
+def tokens(row: Measurement) -> float:
+    """Tokens that the time of a row stands for: of all sequences."""
+    return {"rate": 1.0, "prefill": row.load * row.input_tokens, "batch": row.load * row.output_tokens}.get(
+        row.kind, row.load)
 
-    ``observations`` are rows, or a CSV file, with the columns concurrency, output_tok_s and, where known,
-    input_tokens and output_tokens (means; 1,024 otherwise). ``free`` names the parameters; by default those that
-    the deployment's step depends on and that no kernel table fixes.
+
+def calibrate(observations: str | os.PathLike[str] | Sequence[Any] | Iterable[Mapping[str, Any]], *,
+              deployment: Deployment, free: Iterable[str] | None = None, **missing: float | None) -> Calibrated:
+    """Fit the factors that a deployment depends on to its own benchmark.
+
+    ``observations`` are result files (docs/calibrate.md lists the formats), one or several, or rows with the columns
+    concurrency, output_tok_s or tpot_ms and, where known, input_tokens and output_tokens. ``missing`` states what a
+    file does not say: input_tokens, output_tokens, concurrency. ``free`` names the parameters; by default all that
+    the deployment's step depends on and whose value is not certain.
     """
-    rows, digest, assumptions = _read(observations)
+    return calibrate_found(_read(observations, missing), deployment=deployment, free=free)
+
+
+def calibrate_found(found: Found, *, deployment: Deployment, free: Iterable[str] | None = None) -> Calibrated:
+    """The same, from measurements that are read."""
+    if found.drafted and speculation(deployment.options.speculative) is None:
+        length = f"{found.drafted:g}"
+        raise BadInput(f"the benchmark ran with speculative decoding ({length} tokens a step)",
+                       hints=[f"state it: --speculative METHOD:DRAFTS:{length}, such as mtp:3:{length}"])
     current = factors_of(deployment)
     names = tuple(free) if free is not None else default_free(deployment)
     for name in names:
-        if name not in RANGES:
-            raise UnknownName("parameter that can be freed", name, RANGES)
-    start = {name: (float(current.values[current.names.index(name)]), *RANGES[name][1:]) for name in names}
-    measured = np.array([row["output_tok_s"] for row in rows])
+        if name not in NAMES:
+            raise UnknownName("parameter that can be freed", name, NAMES)
+    problem = problem_of(deployment, found.rows)
+    return Calibrated(solve(problem, names, current), deployment, tuple(found.rows), found.notes, found.hashes)
 
-    def residuals(factors: Factors) -> np.ndarray:
-        return np.log(measured / rates(deployment, rows, factors))
 
-    found = fit(residuals, start, current, sweeps=["own benchmark"] * len(rows), noise=NOISE)
-    before, after = (measured * np.exp(-log_ratio) for log_ratio in (found.before, found.residuals))
-    return Calibrated(found, deployment, measured, before, after, assumptions, digest)
+def problem_of(deployment: Deployment, rows: Sequence[Measurement]) -> Problem:
+    """The rows as series, with the batch of a copy at each."""
+    plain = replace(deployment, calibration=deployment.calibration.model_copy(update={"difference": None}))
+    limit = float(loop_of(plain, np.array([1.0]), fixed(1), fixed(1)).limit)
+    batch = np.array([np.nan if row.kind == "prefill" else max(1.0, min(row.load / deployment.options.dp, limit))
+                      for row in rows])
+    return Problem(tuple(series_of(plain, rows)), batch, tuple(["own benchmark"] * len(rows)))
 
 
 def default_free(deployment: Deployment) -> tuple[str, ...]:
-    """Parameters that a sweep over concurrency of this deployment may speak about."""
-    options, names = deployment.options, ["kernel_s", "step_fixed_s", "prefill_interference"]
-    if options.tp > 1:
-        names.append("collective_latency_factor")
-    if deployment.facts.experts and options.expert_skew is None:
-        names.append(f"routing_concentration_{options.prompts}")
-    if not options.cuda_graphs:
-        names += ["eager_kernel_s", "host_sequence_s"]
-    return (*names, "pipeline_hop_s", "micro_batch_s") if options.pp > 1 else tuple(names)
+    """Parameters that a benchmark of this deployment may speak about: those that it depends on, if uncertain."""
+    factors = factors_of(deployment)
+    return tuple(name for name, sd in zip(factors.names, factors.sd, strict=True) if sd > 0)
 
 
-def rates(deployment: Deployment, rows: list[dict[str, float]], factors: Factors) -> np.ndarray:
-    """Predicted output rates of the rows with these factors. [token/s]"""
-    moved = {name: parameter.model_copy(update={"value": float(value), "sd": 0.0}) for (name, parameter), value in
-             ((item, factors.values[factors.names.index(item[0])])
-              for item in deployment.calibration.parameters.items() if item[0] in factors.names)}
-    tuned = replace(deployment, calibration=deployment.calibration.model_copy(update={"parameters": moved}))
-    result = np.zeros(len(rows))
-    lengths = [(row["input_tokens"], row["output_tokens"]) for row in rows]
-    for pair in dict.fromkeys(lengths):
-        index = [i for i, own in enumerate(lengths) if own == pair]
-        flights = [rows[i]["concurrency"] for i in index]
-        curve = predict(tuned, concurrency=flights, input_tokens=pair[0], output_tokens=pair[1])
-        result[index] = curve.output_tok_s[0]
-    return result
+def rates(deployment: Deployment, rows: Sequence[Mapping[str, float]], factors: Factors) -> np.ndarray:
+    """Predicted output rates of rows with concurrency, input_tokens and output_tokens. [token/s]"""
+    made = measurements([{"output_tok_s": 1.0, **row} for row in rows], "rows")
+    residuals = np.zeros(len(made))
+    for one, where in series_of(deployment, made):
+        residuals[where] = one.log_ratio(factors.draws(2, uncertain=False))[0]
+    return np.exp(-residuals)
 
 
-def _read(observations: Any) -> tuple[list[dict[str, float]], str, tuple[str, ...]]:
-    """Clean rows, a digest of the input, and what was assumed."""
+def _read(observations: Any, missing: dict[str, float | None]) -> Found:
     if isinstance(observations, (str, os.PathLike)):
-        text = read_text(observations)
-        where = os.path.basename(os.fspath(observations))
-        try:
-            table: list[Mapping[str, Any]] = list(csv.DictReader(io.StringIO(text)))
-        except csv.Error as error:
-            raise BadInput(f"{where}: not a CSV, {error}") from None
-    else:
-        if not isinstance(observations, Iterable) or isinstance(observations, bytes):
-            raise BadInput(f"observations are a file or rows, not {shown(observations)}")
-        table, where = list(observations), "observations"
-        if not all(isinstance(row, Mapping) for row in table):
-            raise BadInput("a row of observations is a mapping, such as {'concurrency': 8, 'output_tok_s': 407}")
-        text = repr(sorted(map(str, table)))
-    if not table:
-        raise BadInput(f"{where}: no rows; a header with {', '.join(COLUMNS[:2])} and one row a measurement is needed")
-    for key in table[0]:
-        if key not in COLUMNS:
-            raise UnknownName(f"column of {where}", str(key), COLUMNS)
-    rows = [{name: _number(where, i, row, name) for name in COLUMNS} for i, row in enumerate(table, start=1)]
-    missing = [name for name in COLUMNS[2:] if name not in table[0]]
-    return rows, sha256(text.encode()).hexdigest(), tuple(f"{name} {LENGTH:g} in every row" for name in missing)
-
-
-def _number(where: str, line: int, row: Mapping[str, Any], name: str) -> float:
-    given: Any = row.get(name, LENGTH if name in COLUMNS[2:] else None)
-    try:
-        value = float(given)
-    except (TypeError, ValueError):
-        value = float("nan")
-    if not (np.isfinite(value) and 0 < value < 1e9):
-        raise BadInput(f"{where}: row {line}: {name} must be a positive number, not {str(given)[:40]!r}")
-    return value
+        return read_files([observations], **missing)
+    if not isinstance(observations, Iterable) or isinstance(observations, (bytes, Mapping)):
+        return read_rows(observations, "observations")
+    items = list(observations)
+    if items and all(isinstance(item, (str, os.PathLike)) for item in items):
+        return read_files(items, **missing)
+    return read_rows(items, "observations")

@@ -22,15 +22,18 @@ PHYSICS = ("dram_efficiency", "moe_dram_efficiency", "moe_dram_efficiency_fp8", 
            "moe_compute_efficiency_bf16", "attention_dram_efficiency", "attention_half_blocks_per_sm",
            "attention_pad_tokens", "attention_prefill_efficiency", "routing_concentration_random")
 # Collectives are measured by themselves (node files); what an engine fuses around them is its own
-ENGINE = ("kernel_s", "step_fixed_s", "prefill_interference", "eager_kernel_s", "host_sequence_s",
-          "collective_latency_factor")
+ENGINE = ("kernel_s", "step_fixed_s", "sync_step_s", "prefill_interference", "eager_kernel_s", "eager_rank_spread",
+          "host_sequence_s", "pipeline_hop_s", "collective_latency_factor")
 # Kernels that every engine brings along: its deviation from the accelerator's factor, and the prior of that
 DEVIATES = tuple(name for name in PHYSICS if name.startswith(("moe_dram", "moe_compute", "gemm", "attention_dram")))
-DEVIATION_SD = 0.15
+DEVIATION_SD = 0.10
 MOST = 1.0              # of an efficiency
 ROUNDS, STEP, NUDGE = 7, 0.4, 1e-3
 NOISE = (0.05, 0.12)    # of a served TPOT between two runs, as a standard deviation of its logarithm: bounds
-FREEDOM = 3.0           # of Student's t: single sources are far off, and say so by it
+SOURCE_SD = 0.02        # of the offset that all rows of a source share
+# What a factor leaves open however well it is fitted: how prompts queue and mix differs from one load to the next
+DISCREPANCY = {"prefill_interference": 0.25}
+FREEDOM = 2.0           # of Student's t: single sources are far off, and say so by it
 FAR = 3                 # rounds before which it is not Student's t but a soft-L1 loss
 PER_SOURCE = 8.0        # rows that one source and split counts for at most: they share host, image and tool
 
@@ -63,11 +66,16 @@ class Served:
         rows = np.array([[float(i in where) for i in range(len(self.names))] for where in pick.values()])
         values, sd, rho = self.base.values.copy(), self.base.sd.copy(), np.eye(len(self.base.names))
         values[index] = limited(tuple(pick), np.exp(rows @ x))
-        block = rows @ covariance @ rows.T
+        block = rows @ (covariance + discrepancy(self.names)) @ rows.T
         own = np.sqrt(np.diag(block))
         sd[index] = own
         rho[np.ix_(index, index)] = block / np.outer(own, own)
         return replace(self.base, values=values, sd=sd, correlation=rho)
+
+
+def discrepancy(names: Sequence[str]) -> np.ndarray:
+    """Variance that bands hold beyond the covariance of a fit."""
+    return np.diag([DISCREPANCY.get(name.partition("@")[0], 0.0) ** 2 for name in names])
 
 
 def selection(names: Sequence[str], engine: str | None) -> dict[str, list[int]]:
@@ -106,20 +114,20 @@ def fit_served(accelerator: str, series: Iterable[Series], base: Factors, skip: 
         if priors and name in priors:
             prior[i], prior_sd[i] = priors[name]
     rows = tuple(row for s in series for row in s.rows)
-    weight = row_weights(rows)
+    weight, sources = row_weights(rows), np.array([row.sweep for row in rows])
     top = np.array([np.log(MOST) if "efficiency" in name and "~" not in name else np.inf for name in names])
     x, noise, before = prior.copy(), NOISE[1], None
     for round_ in range(ROUNDS):
         residuals, jacobian = linear(series, base, names, x)
         before = residuals if before is None else before
         noise = float(np.clip(1.4826 * np.median(np.abs(residuals[weight > 0])), *NOISE))
-        found, covariance = solve(residuals, jacobian, x, prior, prior_sd, weight, noise, round_ < FAR)
+        found, covariance = solve(residuals, jacobian, x, prior, prior_sd, weight, noise, sources, round_ < FAR)
         step = np.clip(found - x, -STEP, STEP)
         x = np.minimum(x + step, top)
         if round_ > FAR and np.max(np.abs(step)) < 0.03:
             break
     residuals, jacobian = linear(series, base, names, x)
-    _, covariance = solve(residuals, jacobian, x, prior, prior_sd, weight, noise)
+    _, covariance = solve(residuals, jacobian, x, prior, prior_sd, weight, noise, sources)
     return Served(accelerator, names, x, np.sqrt(np.diag(covariance)), prior, prior_sd, rows, series, residuals,
                   residuals if before is None else before, jacobian, covariance, noise, base)
 
@@ -157,11 +165,18 @@ def linear(
 
 
 def solve(residuals: np.ndarray, jacobian: np.ndarray, at: np.ndarray, prior: np.ndarray, prior_sd: np.ndarray,
-          weight: np.ndarray, noise: float, far: bool = False) -> tuple[np.ndarray, np.ndarray]:
+          weight: np.ndarray, noise: float, sources: np.ndarray, far: bool = False) -> tuple[np.ndarray, np.ndarray]:
     """Most probable parameters of the linear problem, and their covariance; Student's t by reweighting.
 
-    ``far`` from the solution a soft-L1 loss takes its place, which does not give up rows that are far off.
+    Every source has an offset of its own, which host, image and tool leave on all of its rows: a random effect with
+    deviation `SOURCE_SD`, solved for beside the parameters. ``far`` from the solution a soft-L1 loss takes the place of
+    Student's t, which does not give up rows that are far off.
     """
+    own, where = np.unique(sources, return_inverse=True)
+    count = len(at)
+    jacobian = np.hstack([jacobian, np.eye(len(own))[where]])
+    at, prior = np.concatenate([at, np.zeros(len(own))]), np.concatenate([prior, np.zeros(len(own))])
+    prior_sd = np.concatenate([prior_sd, np.full(len(own), SOURCE_SD)])
     x = at.copy()
     precision = np.diag(prior_sd**-2.0)
     for _ in range(25):
@@ -170,16 +185,17 @@ def solve(residuals: np.ndarray, jacobian: np.ndarray, at: np.ndarray, prior: np
         normal = jacobian.T @ (robust[:, None] * jacobian) + precision
         target = jacobian.T @ (robust * (jacobian @ at - residuals)) + precision @ prior
         x = np.linalg.solve(normal, target)
-    return x, np.linalg.inv(normal)
+    return x[:count], np.linalg.inv(normal)[:count, :count]
 
 
 def left_out(fit: Served, labels: Sequence[str]) -> list[tuple[str, np.ndarray, np.ndarray, np.ndarray]]:
     """For every label: the label, the mask of its rows, and parameters and covariance of a fit without them."""
     weight, result = row_weights(fit.rows), []
+    sources = np.array([row.sweep for row in fit.rows])
     marks = np.asarray(labels)
     for label in dict.fromkeys(labels):
         out = marks == label
         x, covariance = solve(fit.residuals[~out], fit.jacobian[~out], fit.x, fit.prior, fit.prior_sd, weight[~out],
-                              fit.noise)
+                              fit.noise, sources[~out])
         result.append((label, out, x, covariance))
     return result

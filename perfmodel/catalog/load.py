@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from perfmodel.catalog import synthesis
 from perfmodel.catalog.architecture import ModelArch
 from perfmodel.catalog.base import Descriptor
+from perfmodel.catalog.cluster import cluster, split_cluster
 from perfmodel.catalog.lookup import FOLDERS, files, find, fold, is_path, name_of, unknown
 from perfmodel.catalog.schema import Accelerator, Calibration, Fabric, Node
 from perfmodel.catalog.yaml import read_yaml
@@ -70,7 +71,15 @@ def load_node(name_or_path: str | os.PathLike[str]) -> Node:
             accelerator = load_accelerator(wanted[1])
             like = find("node", f"8x-{accelerator.name}")
             return synthesis.node(wanted[0], accelerator, _load("node", Node, like) if like else None)
+        joined = split_cluster(name)
+        if joined and (find("node", joined[1]) or _synthesised(joined[1])):
+            return cluster(joined[0], load_node(joined[1]), joined[2])
     return _load("node", Node, name)
+
+
+def _synthesised(name: str) -> bool:
+    wanted = synthesis.split_name(name)
+    return wanted is not None and find("accelerator", wanted[1]) is not None
 
 
 def load_fabric(name_or_path: str | os.PathLike[str]) -> Fabric:
@@ -82,14 +91,13 @@ def load_calibration(accelerator: str | None, engine: str | None = None,
                      name_or_path: str | os.PathLike[str] | None = None) -> Calibration:
     """Factors for an accelerator under an engine: priors, then the accelerator's file, then accelerator+engine's.
 
-    Later files win, one parameter at a time; a named file goes on top. `.used` lists the files.
+    Where that pair has no file, what the engine takes on other accelerators stands above the priors. Later files win,
+    one parameter at a time; a named file goes on top. `.used` lists the files.
     """
-    known = files("calibration")
-    wanted = ["priors"]
+    known, wanted, name = files("calibration"), ["priors"], (engine or "").partition("==")[0]
     if accelerator:
-        wanted.append(accelerator)
-        if engine:
-            wanted.append(f"{accelerator}+{engine.partition('==')[0]}")
+        pair = f"{accelerator}+{name}" if name else ""
+        wanted += [*([f"priors+{name}"] if fold(pair) not in known else []), accelerator, pair]
     layers = [_load("calibration", Calibration, known[fold(stem)]) for stem in wanted if fold(stem) in known]
     if name_or_path is not None:
         layers.append(_fitting(_load("calibration", Calibration, name_or_path), layers))

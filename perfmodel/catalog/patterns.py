@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Iterable
 
 from perfmodel.errors import DescriptorError
@@ -85,6 +86,8 @@ def expression(text: str, file: str, key: str) -> re.Pattern[str]:
     if re.search(r"\\[1-9]|\(\?[^:!=]", body):
         raise DescriptorError(f"{file}: {key} - {text[:60]!r} refers back or sets flags")
     try:
-        return re.compile(text)
-    except (re.error, OverflowError, RecursionError) as error:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")      # a set inside a set, which may mean something else one day
+            return re.compile(text)
+    except (re.error, OverflowError, RecursionError, Warning) as error:
         raise DescriptorError(f"{file}: {key} - {text[:60]!r} is not a regular expression, {error}") from None

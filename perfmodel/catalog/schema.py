@@ -39,8 +39,13 @@ class Memory(Strict):
 
 
 class PowerLimits(Strict):
+    """Power by load: idle without a process, waiting with one, and held busy by products of either bound."""
+
     limit: Power
     idle: Power
+    waiting: Power | None = None    # a process is open, nothing runs
+    memory: Power | None = None     # products that read weights: decode
+    compute: Power | None = None    # products bound by arithmetic: prefill
 
 
 class AcceleratorLink(Strict):
@@ -218,19 +223,30 @@ class NcclSetup(Strict):
     note: str = ""
 
 
+class PairAccess(Strict):
+    """Whether two GPUs reach each other's memory; if not, what they send is staged through the host's."""
+
+    a: str
+    b: str
+    p2p: bool
+
+
 class Node(Descriptor):
     """One machine, or a cluster of equal ones: `count` accelerators of one kind on a graph of links.
 
     ``p2p`` says whether a GPU may read another's memory: all, none, or those of one socket.
+    ``p2p_pairs`` names pairs for which that is otherwise.
     """
 
     accelerator: str
     count: Count
     topology: Topology
     p2p: bool | Literal["within_socket"]
+    p2p_pairs: tuple[PairAccess, ...] = ()
     host: Host = Host()
     nccl: NcclSetup = NcclSetup()
     collectives: Collectives | None = None
+    machine_gpus: Count | None = None   # of one machine of several, where the collectives are those of one alone
     assumptions: tuple[str, ...] = ()
 
     @model_validator(mode="after")
@@ -238,6 +254,18 @@ class Node(Descriptor):
         gpus = sum(kind == "gpu" for kind in self.topology.vertices.values())
         if gpus != self.count:
             raise ValueError(f"count is {self.count}, but the topology has {gpus} GPUs")
+        return self
+
+    @model_validator(mode="after")
+    def _pairs_are_gpus(self) -> Node:
+        seen: set[frozenset[str]] = set()
+        for pair in self.p2p_pairs:
+            for end in (pair.a, pair.b):
+                if self.topology.vertices.get(end) != "gpu":
+                    raise ValueError(f"p2p_pairs: {end!r} is not a GPU of the topology")
+            if pair.a == pair.b or frozenset((pair.a, pair.b)) in seen:
+                raise ValueError(f"p2p_pairs: {pair.a} - {pair.b} must be two GPUs, named once")
+            seen.add(frozenset((pair.a, pair.b)))
         return self
 
 
@@ -282,6 +310,22 @@ class Parameter(Sourced):
         return data
 
 
+class Difference(Strict):
+    """What an own benchmark of one deployment says beyond the factors: a smooth curve over the batch of a copy."""
+
+    model: str
+    strategy: str
+    length: Annotated[float, Field(gt=0, le=100)]
+    batches: Annotated[tuple[Annotated[float, Field(ge=0.5, le=1e7)], ...], Field(max_length=1000)]
+    weights: Annotated[tuple[Annotated[float, Field(ge=-100, le=100)], ...], Field(max_length=1000)]
+
+    @model_validator(mode="after")
+    def _paired(self) -> Difference:
+        if len(self.batches) != len(self.weights):
+            raise ValueError("batches and weights must be of one length")
+        return self
+
+
 class Calibration(Descriptor):
     """Factors for one accelerator, engine or node; `used` names the files that a merged one came from."""
 
@@ -296,4 +340,5 @@ class Calibration(Descriptor):
     versions: dict[str, str] = {}
     hashes: dict[str, str] = {}
     residual_sd: Annotated[float, Field(ge=0, le=10)] | None = None
+    difference: Difference | None = None
     used: tuple[str, ...] = ()

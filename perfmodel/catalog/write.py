@@ -1,10 +1,16 @@
-"""A raw model description -> the YAML text of a file in models/."""
+"""A raw model description -> the YAML text of a file in models/, and the one way in which files are written."""
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import re
+import tempfile
+from pathlib import Path
 from typing import Any
+
+from perfmodel.errors import BadInput
 
 _PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9_./+-]*(?: [A-Za-z0-9_./+-]+)*")
 _WORDS = {"null", "true", "false", "yes", "no", "on", "off"}
@@ -50,3 +56,51 @@ def flow(value: Any) -> str:
 def word(text: str) -> str:
     """Text, in quotes where YAML would read it otherwise."""
     return text if _PLAIN.fullmatch(text) and text.lower() not in _WORDS else json.dumps(text, ensure_ascii=False)
+
+
+def write_whole(path: str | os.PathLike[str], text: str) -> Path:
+    """Write a file in one step: whoever reads it, or stops us, finds the old one or the new one.
+
+    The text goes to a file of its own name beside it, to the disk, and is then renamed over it. Two writers at once do
+    not mix: the later one wins. Folders above it are made. Refused where the place cannot be written.
+    """
+    target = Path(path)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target = target.resolve() if target.is_symlink() else target        # a link stays a link
+        handle, aside = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name[:40]}-", suffix=".tmp")
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8", newline="") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            os.chmod(aside, _mode(target))
+            os.replace(aside, target)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(aside)
+            raise
+        _sync_folder(target.parent)
+    except (OSError, ValueError) as error:              # a name of odd characters is a ValueError
+        why = getattr(error, "strerror", None) or "not a name of a file"
+        raise BadInput(f"{path}: cannot be written, {why.lower()}") from None
+    return Path(path)
+
+
+def _mode(target: Path) -> int:
+    """The mode that the file has, or the one that a new file would get."""
+    with contextlib.suppress(OSError):
+        return target.stat().st_mode & 0o777
+    mask = os.umask(0)
+    os.umask(mask)
+    return 0o666 & ~mask
+
+
+def _sync_folder(folder: Path) -> None:
+    """The new name on the disk as well, where the system lets a folder be opened."""
+    with contextlib.suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

@@ -15,6 +15,7 @@ from perfmodel.errors import DescriptorError
 
 MAX_BYTES = 2**20
 MAX_DEPTH = 24
+MAX_NODES = 50_000      # values of a document whose aliases are written out
 _INT = re.compile(r"[-+]?[0-9]{1,18}")
 _FLOAT = re.compile(r"[-+]?(?:[0-9]+\.[0-9]*|\.[0-9]+|[0-9]+)(?:[eE][-+]?[0-9]+)?")
 _WORDS = {"": None, "~": None, "null": None, "true": True, "false": False}
@@ -49,17 +50,22 @@ def read_yaml(path: str | os.PathLike[str]) -> dict[str, Any]:
     return parse_yaml(read_text(path), os.path.basename(os.fspath(path)))
 
 
-def parse_yaml(text: str, name: str = "<text>") -> dict[str, Any]:
+def parse_yaml(text: str, name: str = "<text>", aliases: bool = False) -> dict[str, Any]:
     """The mapping in a YAML text; `name` is used in messages.
+
+    ``aliases`` allows anchors, aliases and merge keys, as other programs' files have them; what they stand for is
+    counted, and a document that grows beyond MAX_NODES is refused.
 
     >>> parse_yaml("a: {b: 4.8 TB/s, c: [1, 2.5, no]}")
     {'a': {'b': '4.8 TB/s', 'c': [1, 2.5, 'no']}}
     """
     import yaml
 
+    if not isinstance(text, str):
+        raise DescriptorError(f"{name}: YAML is read from text, not from a {type(text).__name__}")
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
-        document = _build(yaml.parse(text, Loader=loader), name)
+        document = _build(yaml.parse(text, Loader=loader), name, aliases)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f" line {mark.line + 1}" if mark else ""
@@ -69,29 +75,58 @@ def parse_yaml(text: str, name: str = "<text>") -> dict[str, Any]:
     return document
 
 
-def _build(events: Any, name: str) -> Any:
+def _build(events: Any, name: str, aliases: bool = False) -> Any:
     """Fold the event stream into plain Python values; an explicit stack, so depth is ours to limit."""
     stack: list[tuple[Any, list[Any]]] = [([], [])]     # (container, [pending key])
+    anchors: dict[str, tuple[Any, int]] = {}            # values that are complete, and how many they hold
+    sizes, names = [0], [""]
+    value: Any
     for event in events:
         what = type(event).__name__
         line = event.start_mark.line + 1 if event.start_mark else 0
-        if what == "AliasEvent" or getattr(event, "anchor", None):
+        if sizes[-1] > MAX_NODES:
+            raise DescriptorError(f"{name}: line {line}: more than {MAX_NODES:,} values")
+        if what == "AliasEvent" and event.anchor in anchors:
+            value, size = anchors[event.anchor]
+            sizes[-1] += size
+            _put(stack[-1], value, name, line)
+            continue
+        if what == "AliasEvent" or getattr(event, "anchor", None) and not aliases:
             raise DescriptorError(f"{name}: line {line}: anchors and aliases are not allowed, write the value out")
         if getattr(event, "tag", None) not in (None, "!"):
             raise DescriptorError(f"{name}: line {line}: tags such as {event.tag[:40]!r} are not allowed")
         if what == "ScalarEvent":
-            _put(stack[-1], _scalar(event, name, line), name, line, plain=event.implicit[0])
+            value = _scalar(event, name, line)
+            sizes[-1] += 1
+            _put(stack[-1], value, name, line, plain=event.implicit[0] and not aliases)
+            if event.anchor:
+                anchors[event.anchor] = value, 1
         elif what in ("MappingStartEvent", "SequenceStartEvent"):
             if len(stack) > MAX_DEPTH:
                 raise DescriptorError(f"{name}: line {line}: nested deeper than {MAX_DEPTH}")
-            value: Any = {} if what == "MappingStartEvent" else []
+            value = {} if what == "MappingStartEvent" else []
             _put(stack[-1], value, name, line)
             stack.append((value, []))
+            sizes.append(1)
+            names.append(event.anchor or "")
         elif what in ("MappingEndEvent", "SequenceEndEvent"):
-            stack.pop()
+            value, size = stack.pop()[0], sizes.pop()
+            sizes[-1] += size
+            if aliases and isinstance(value, dict):
+                _merge(value)
+            if anchor := names.pop():
+                anchors[anchor] = value, size
         elif what == "DocumentStartEvent" and stack[0][0]:
             raise DescriptorError(f"{name}: line {line}: one document a file")
     return stack[0][0][0] if stack[0][0] else None
+
+
+def _merge(value: dict[str, Any]) -> None:
+    """Put in what ``<<`` names, below the mapping's own keys."""
+    merged = value.pop("<<", None)
+    for other in merged if isinstance(merged, list) else [merged]:
+        for key, entry in other.items() if isinstance(other, dict) else ():
+            value.setdefault(key, entry)
 
 
 def _put(top: tuple[Any, list[Any]], value: Any, name: str, line: int, plain: bool = False) -> None:

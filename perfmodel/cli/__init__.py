@@ -13,6 +13,15 @@ FIRST = """perfmodel says before a launch what fits and how fast it runs. Ask fi
     perfmodel memory --model kimi-k2.6 --node 8x-rtx-pro-6000-server --tp 8
   Which strategy is fastest?
     perfmodel compare --model kimi-k2.6 --node 8x-rtx-pro-6000-server
+  How long do 900,000 samples take?
+    perfmodel job --model kimi-k2.6 --node 8x-rtx-pro-6000-server --tp 8 \\
+        --kv-dtype fp8 --samples 900000 --input-tokens 200 --output-tokens 2500
+  What is wrong with my launch?
+    perfmodel doctor "vllm serve moonshotai/Kimi-K2.6 -tp 8" \\
+        --node 8x-rtx-pro-6000-server
+  One page to hand on?
+    perfmodel report --model kimi-k2.6 --node 8x-rtx-pro-6000-server --tp 8 \\
+        --kv-dtype fp8 -o kimi.html
   Which models, nodes and engines are known?
     perfmodel catalog
 

@@ -7,8 +7,8 @@ from typing import Any
 import click
 
 from perfmodel.cli.group import Commands
-from perfmodel.cli.options import JSON, Question, examples, flag
-from perfmodel.cli.output import print_json
+from perfmodel.cli.options import JSON, PLOT, Question, examples, flag
+from perfmodel.cli.output import check_picture, print_json
 
 KINDS = ("model", "node", "accelerator", "engine", "calibration")
 KIND = flag("--kind", metavar="KIND", section="What", help=f"only this kind: {', '.join(KINDS)}")
@@ -57,21 +57,27 @@ def catalog(context: click.Context, kind: str | None, as_json: bool) -> None:
     cls=Question,
     short_help="what does a descriptor say?",
     epilog=examples(
-        "perfmodel catalog show 8x-rtx-pro-6000-server",
+        "perfmodel catalog show 8x-rtx-pro-6000-server --plot topology.svg",
         "perfmodel catalog show h200-sxm --json",
     ),
 )
 @click.argument("name")
 @KIND
 @JSON
-def show(name: str, kind: str | None, as_json: bool) -> None:
+@PLOT
+def show(name: str, kind: str | None, as_json: bool, plot: str | None) -> None:
     """What does a descriptor say? Every figure with its kind and its source.
 
     NAME is a name of the catalog or the path of a YAML file.
     """
     if kind is not None and kind not in KINDS:
         _unknown_kind(kind)
+    check_picture(plot)
     found, noun = find(name, kind)
+    if plot:
+        from perfmodel.report import save
+
+        save(noun, plot)
     if as_json:
         print_json(noun if isinstance(noun, dict) else noun.model_dump(mode="json"))
     elif isinstance(noun, dict):

@@ -57,6 +57,7 @@ class Strategies(Question):
 @workload_flags
 @options.JSON
 @options.PLOT
+@options.picture_flag("throughput", "ttft", "tpot")
 @options.MEASURED
 def compare(**given: Any) -> None:
     """Which strategy? The same workload over several strategies, best first.

@@ -6,8 +6,9 @@ from typing import Any
 
 import click
 
-from perfmodel.cli.options import JSON, Question, examples, flag, numbers
+from perfmodel.cli.options import JSON, Question, examples, flag, numbers, workload_flags
 from perfmodel.cli.output import show, warn
+from perfmodel.errors import BadInput
 
 EXAMPLES = examples(
     'perfmodel doctor "vllm serve moonshotai/Kimi-K2.6 -tp 8 --enforce-eager" \\',
@@ -16,12 +17,13 @@ EXAMPLES = examples(
     "    --node 8x-rtx-pro-6000-server --engine sglang==0.5.10 --concurrency 1,8,32",
     'perfmodel doctor "vllm serve meta-llama/Llama-3.1-8B-Instruct -tp 2" \\',
     "    --node 8x-h100-sxm --json",
+    "perfmodel doctor --texts launch_commands.csv",
 )
 
 
 @click.command(cls=Question, short_help="what is wrong with this launch?", epilog=EXAMPLES)
-@click.argument("command", metavar="COMMAND")
-@flag("--node", required=True, metavar="NAME", section="What", help="catalog name, YAML, or Nx-<accelerator>")
+@click.argument("command", metavar="[COMMAND]", required=False)
+@flag("--node", metavar="NAME", section="What", help="catalog name, YAML, or Nx-<accelerator>")
 @flag("--engine", metavar="NAME==VERSION", section="What",
       help="version of the engine; else an image's tag, else the newest")  # fmt: skip
 @flag("--model", metavar="NAME", section="What", help="catalog name, where the command has another")
@@ -31,15 +33,10 @@ EXAMPLES = examples(
 @flag("--log", metavar="FILE", section="What a run left", help="log of the server")
 @flag("--metrics", metavar="FILE", section="What a run left", help="its /metrics, Prometheus text")
 @flag("--benchmark", metavar="FILE", section="What a run left",
-      help="JSON of vllm bench serve or sglang.bench_serving")  # fmt: skip
-@flag("--concurrency", default="1,8,32,128", show_default=True, metavar="N,N,...", section="Workload",
-      help="requests in flight over the whole deployment")  # fmt: skip
-@flag("--input-tokens", default="1024", show_default=True, metavar="LENGTH", section="Workload",
-      help="a number, uniform:LOW:HIGH or lognormal:MEAN:SIGMA")  # fmt: skip
-@flag("--output-tokens", default="1024", show_default=True, metavar="LENGTH", section="Workload",
-      help="the same of the answers")  # fmt: skip
-@flag("--arrival", type=click.Choice(["burst", "staggered"]), section="Workload",
-      help="how a pipeline's slots are filled; default: burst for SGLang, staggered for vLLM")  # fmt: skip
+      help="result file of vllm bench, sglang.bench_serving, GuideLLM, AIPerf, llama-bench, or a CSV")  # fmt: skip
+@workload_flags
+@flag("--texts", metavar="FILE", section="Many launches",
+      help="only read all launch texts of FILE (JSON lines, CSV, or one a line) and count what parses")  # fmt: skip
 @JSON
 def doctor(**given: Any) -> None:
     """What is wrong with this launch? Findings by what they cost, each found by asking the model again.
@@ -47,16 +44,40 @@ def doctor(**given: Any) -> None:
     COMMAND is a launch line in quotes, or the path of a systemd unit, a docker-compose file, a Kubernetes manifest or a
     shell script that holds one. Nothing in it is run. Flags that are not understood are named.
     """
+    if (given["texts"] is None) == (given["command"] is None):
+        raise BadInput("give either a COMMAND or --texts FILE")
+    if given["texts"] is not None:
+        _count(given)
+        return
+    if given["node"] is None:
+        raise BadInput("missing option '--node'", ["perfmodel catalog lists the names"])
     from perfmodel.insight.doctor import doctor as ask
     from perfmodel.report.insight_text import doctor_text
 
     keywords = {name: given[name] for name in ("prompts",) if given[name] is not None}
     if given["patches"]:
         keywords["patches"] = tuple(given["patches"].split(","))
-    names = ("node", "engine", "model", "calibration", "log", "metrics", "benchmark", "input_tokens", "output_tokens",
-             "arrival")
+    names = ("node", "engine", "model", "calibration", "log", "metrics", "input_tokens", "output_tokens", "arrival")
     answer = ask(given["command"], concurrency=numbers("concurrency", given["concurrency"]),
-                 **{name: given[name] for name in names}, **keywords)
+                 benchmark=_rows(given["benchmark"]), **{name: given[name] for name in names}, **keywords)
     show(answer, lambda: doctor_text(answer), given)
     warn(f"not understood: {word}" for word in answer.launch.unknown)
     warn([*answer.launch.warnings, *answer.curve.warnings])
+
+
+def _rows(path: str | None) -> Any:
+    """Measurements of a result file."""
+    if path is None:
+        return None
+    from perfmodel.calibration.bench_files import read_files
+
+    return read_files([path]).rows
+
+
+def _count(given: dict[str, Any]) -> None:
+    """What becomes of every launch text of a file."""
+    from perfmodel.insight.launch_lists import read_texts
+    from perfmodel.report.insight_text import texts_text
+
+    answer = read_texts(given["texts"])
+    show(answer, lambda: texts_text(answer), given)

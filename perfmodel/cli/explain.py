@@ -7,8 +7,12 @@ from typing import Any
 import click
 
 from perfmodel.cli.options import (
+    INPUT_TOKENS,
     JSON,
+    OUTPUT_TOKENS,
     Question,
+    arrival_flag,
+    concurrency_flag,
     deployment_flags,
     deployment_keywords,
     examples,
@@ -29,26 +33,23 @@ EXAMPLES = examples(
 @click.command(cls=Question, short_help="where does a figure come from?", epilog=EXAMPLES)
 @click.argument("figure", metavar="FIGURE")
 @deployment_flags
-@flag("--concurrency", default="8", show_default=True, metavar="N", section="Workload",
-      help="requests in flight over the whole deployment")  # fmt: skip
-@flag("--input-tokens", default="1024", show_default=True, metavar="LENGTH", section="Workload",
-      help="a number, uniform:LOW:HIGH or lognormal:MEAN:SIGMA")  # fmt: skip
-@flag("--output-tokens", default="1024", show_default=True, metavar="LENGTH", section="Workload",
-      help="the same of the answers")  # fmt: skip
-@flag("--arrival", type=click.Choice(["burst", "staggered"]), section="Workload",
-      help="how a pipeline's slots are filled; default: burst for SGLang, staggered for vLLM")  # fmt: skip
+@concurrency_flag("8", "N")
+@INPUT_TOKENS
+@OUTPUT_TOKENS
+@arrival_flag()
 @flag("--against", metavar="TEXT", section="Break-even",
       help='another strategy, such as "pp=8"; engine settings hold for both')  # fmt: skip
-@flag("--over", type=click.Choice(["concurrency", "context", "bandwidth"]), default="concurrency", show_default=True,
-      section="Break-even", help="what is varied until the two change places")  # fmt: skip
+@flag("--over", type=click.Choice(["concurrency", "context", "bandwidth", "links"]), default="concurrency",
+      show_default=True, section="Break-even",
+      help="what is varied until the two change places; bandwidth is memory's, links that between GPUs")  # fmt: skip
 @flag("--from", "low", metavar="X", section="Break-even", help="start of the range")
 @flag("--to", "high", metavar="X", section="Break-even", help="its end")
 @JSON
 def explain(**given: Any) -> None:
     """Where does a figure come from? Its formula with the numbers put in, largest terms first.
 
-    FIGURE is step, tok_s, ttft, kv_tokens or weights. Also: what 10 % more of each parameter does, the limits, and with
-    --against where another strategy takes the lead, or the proof that it does not.
+    FIGURE is step, tok_s, ttft, tpot, memory, kv_tokens or weights. Also: what 10 % more of each parameter does, the
+    limits, and with --against where another strategy takes the lead, or the proof that it does not.
     """
     from perfmodel.deployment import deploy
     from perfmodel.insight.explain import explain as ask

@@ -19,6 +19,7 @@ from perfmodel.errors import one_line as on_one_line
 COMMANDS = {
     "memory": "memory",
     "predict": "predict",
+    "simulate": "simulate",
     "compare": "compare",
     "step": "step",
     "prefill": "step",
@@ -28,6 +29,7 @@ COMMANDS = {
     "calibrate": "calibrate",
     "validate": "validate",
     "explain": "explain",
+    "whatif": "whatif",
     "doctor": "doctor",
     "probe": "probe",
     "catalog": "catalog",
@@ -118,7 +120,9 @@ def _drop_output() -> None:
 
 def stop(message: str, hints: Iterable[str], code: int) -> NoReturn:
     """Say what is wrong in one line, what may help below, and leave."""
-    lines = [f"error: {message}", *(f"hint: {hint}" for hint in hints)]
+    from perfmodel.cli.output import as_flags
+
+    lines = [f"error: {message}", *(f"hint: {as_flags(hint)}" for hint in hints)]
     with suppress(OSError):  # nobody can be told
         click.echo("\n".join(map(on_one_line, lines)), err=True)
     sys.exit(code)

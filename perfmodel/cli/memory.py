@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from perfmodel.cli.options import JSON, PLOT, Question, deployment_flags, deployment_keywords, examples, flag
-from perfmodel.cli.output import check_picture, show, warn
+from perfmodel.cli.output import as_flags, check_picture, show, warn
 
 if TYPE_CHECKING:
     from perfmodel.insight.log_terms import Beside
@@ -50,7 +50,7 @@ def memory(context: click.Context, /, **given: Any) -> None:
     else:
         beside = _beside(report, given["log"])
         show(beside, lambda: f"{memory_text(report)}\n\n{beside.text()}", {**given, "plot": None})
-    warn(report.hints, "hint")
+    warn(map(as_flags, report.hints), "hint")
     if not report.fits:
         context.exit(1)
 

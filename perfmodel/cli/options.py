@@ -46,7 +46,7 @@ SETTINGS = (
     Keyword("nccl", "word", "NCCL: version or environment"),
     Keyword("power_limit", "watts", "power limit of a GPU [W]"),
     Keyword("kv_offload", "bytes", "host memory for KV, such as '64 GiB' [B]"),
-    Keyword("speculative", "word", "speculative decoding, in the engine's words"),
+    Keyword("speculative", "word", "METHOD:DRAFTS:ACCEPTANCE, such as eagle3:3:0.65 (docs/calibrate.md)"),
     Keyword("prefix_hit_rate", "number", "share of a prompt found in the prefix cache, 0 to below 1"),
     Keyword("expert_skew", "number", "how unevenly experts are picked"),
     Keyword("prompts", "word", "random, or identical on all streams"),
@@ -158,6 +158,13 @@ ENGINE = flag("--engine", default="vllm", show_default=True, metavar="NAME", sec
               help="vllm or sglang; with ==version, else the newest known")  # fmt: skip
 JSON = flag("--json", "as_json", is_flag=True, section="Output", help="print the answer as JSON")
 PLOT = flag("--plot", metavar="FILE", section="Output", help="draw the answer into FILE (.png, .svg or .pdf)")
+
+
+def picture_flag(*kinds: str) -> Decorator:
+    """--picture, for answers that can be drawn in several ways; the first is the default."""
+    return flag("--picture", type=click.Choice(kinds), section="Output", help="what --plot draws; else the first of these")
+
+
 MEASURED = flag("--measured", metavar="FILE.csv", section="Output",
                 help="set measured points beside the answer: columns concurrency and output_tok_s, or metric and "
                 "value; columns such as engine, tp, cuda_graphs, isl pick the rows of the same conditions")  # fmt: skip
@@ -165,18 +172,31 @@ MEASURED = flag("--measured", metavar="FILE.csv", section="Output",
 strategy_flags = _stacked(_keyword_flag(keyword, "Strategy") for keyword in STRATEGY)
 settings_flags = _stacked(_keyword_flag(keyword, "Engine settings") for keyword in SETTINGS)
 deployment_flags = _stacked([MODEL, NODE, ENGINE, strategy_flags, settings_flags])
-workload_flags = _stacked(
-    [
-        flag("--concurrency", default="1,8,32,128", show_default=True, metavar="N,N,...", section="Workload",
-             help="requests in flight over the whole deployment"),
-        flag("--input-tokens", default="1024", show_default=True, metavar="LENGTH", section="Workload",
-             help="a number, uniform:LOW:HIGH or lognormal:MEAN:SIGMA"),
-        flag("--output-tokens", default="1024", show_default=True, metavar="LENGTH", section="Workload",
-             help="the same of the answers"),
-        flag("--arrival", type=click.Choice(["burst", "staggered"]), section="Workload",
-             help="how a pipeline's slots are filled; default: burst for SGLang, staggered for vLLM"),
-    ]
-)  # fmt: skip
+# The workload, one flag each: commands that differ from `workload_flags` take those that they know.
+INPUT_TOKENS = flag("--input-tokens", default="1024", show_default=True, metavar="LENGTH", section="Workload",
+                    help="a number, uniform:LOW:HIGH, lognormal:MEAN:SIGMA, falling:MEAN or "
+                    "file:NAME[:COLUMN]")  # fmt: skip
+OUTPUT_TOKENS = flag("--output-tokens", default="1024", show_default=True, metavar="LENGTH", section="Workload",
+                     help="the same of the answers")  # fmt: skip
+PRICE = flag("--price-per-gpu-hour", type=float, metavar="MONEY", section="Money", help="of one GPU, for the cost")
+
+
+def concurrency_flag(default: str | None = "1,8,32,128", metavar: str = "N,N,...",
+                     words: str = "requests in flight over the whole deployment") -> Decorator:  # fmt: skip
+    """--concurrency; how many values it takes and what it is without one differs between commands."""
+    return flag("--concurrency", default=default, show_default=default is not None, metavar=metavar, section="Workload",
+                help=words)  # fmt: skip
+
+
+def arrival_flag(default: str | None = None,
+                 words: str = "default: burst for SGLang, staggered for vLLM") -> Decorator:  # fmt: skip
+    """--arrival."""
+    return flag("--arrival", type=click.Choice(["burst", "staggered"]), default=default,
+                show_default=default is not None, section="Workload",
+                help=f"how a pipeline's slots are filled; {words}")  # fmt: skip
+
+
+workload_flags = _stacked([concurrency_flag(), INPUT_TOKENS, OUTPUT_TOKENS, arrival_flag()])
 
 
 def deployment_keywords(given: dict[str, Any]) -> dict[str, Any]:
@@ -220,6 +240,22 @@ def quantity(name: str, text: str, unit: str | None) -> float:
         return parse(text, unit)
     except ValueError as error:
         raise BadInput(f"{name}: {error}") from None
+
+
+def duration(name: str, text: str) -> float:
+    """Seconds of a text such as ``90 min``, ``12h``, ``7d`` or a bare number of seconds.
+
+    >>> duration("deadline", "7d"), duration("deadline", "1.5 h")
+    (604800.0, 5400.0)
+    """
+    found = re.fullmatch(r"([0-9._eE+]{1,30}) ?(s|sec|min|h|d|days|w)?", text.strip()[:80])
+    try:
+        return float(found[1].replace("_", "")) * _SECONDS[found[2] or "s"]  # type: ignore[index]
+    except (TypeError, ValueError):
+        raise BadInput(f"{name} must be a time such as 90 min, 12h or 7d, not {text[:80]!r}") from None
+
+
+_SECONDS = {"s": 1.0, "sec": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0, "days": 86400.0, "w": 604800.0}
 
 
 def whole(name: str, text: str) -> int:

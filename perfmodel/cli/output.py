@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -43,12 +44,40 @@ def show(answer: Any, text: Callable[[], str], given: dict[str, Any], **drawing:
     if given.get("plot"):
         from perfmodel.report import save
 
+        if given.get("picture"):
+            drawing = {"kind": given["picture"], **(drawing if given["picture"] == "throughput" else {})}
         save(answer, given["plot"], **drawing)
+
+
+_PAIR = re.compile(r"(?:^|(?<= ))(?:with )?([a-z_]+)=(\S+)")
+
+
+def as_flags(hint: str) -> str:
+    """A hint that names keywords, in the words of the command line.
+
+    >>> as_flags("tp=1 pp=8 with memory_fraction=0.92 on 8x-h100-sxm fits, with 10 KV tokens")
+    '--tp 1 --pp 8 --memory-fraction 0.92 --node 8x-h100-sxm fits, with 10 KV tokens'
+    >>> as_flags("cuda_graphs=False fits")
+    '--no-cuda-graphs fits'
+    """
+    from perfmodel.cli.options import KEYWORDS
+
+    def flag(pair: re.Match[str]) -> str:
+        name, value = pair[1].replace("_", "-"), pair[2]
+        if pair[1] not in KEYWORDS:
+            return pair[0]
+        if KEYWORDS[pair[1]].reads == "switch":
+            return f"--{name}" if value == "True" else f"--no-{name}"
+        return f"--{name} {value}"
+
+    if "--" in hint:  # already so
+        return hint
+    return re.sub(r" on ([0-9]+x-\S+) fits", r" --node \1 fits", _PAIR.sub(flag, hint))
 
 
 def check_picture(path: str | None) -> None:
     """Refuse a picture that cannot be written before anything is computed."""
     if path:
-        from perfmodel.report.plots import check_path
+        from perfmodel.report.style import check_path
 
         check_path(path)

@@ -6,11 +6,23 @@ from typing import Any
 
 import click
 
-from perfmodel.cli.options import JSON, PLOT, Question, deployment_flags, deployment_keywords, examples, flag, numbers
-from perfmodel.cli.output import check_picture, show
+from perfmodel.cli.options import (
+    JSON,
+    PLOT,
+    Question,
+    deployment_flags,
+    deployment_keywords,
+    examples,
+    flag,
+    numbers,
+    picture_flag,
+)
+from perfmodel.cli.output import check_picture, show, warn
 
 CACHED = flag("--cached-tokens", metavar="N,N,...", default=None, section="Workload",
               help="tokens of a sequence that are already cached [default: 1024 for step, 0 for prefill]")  # fmt: skip
+
+PICTURE = picture_flag("bars", "roofline")
 
 
 @click.command(
@@ -20,6 +32,8 @@ CACHED = flag("--cached-tokens", metavar="N,N,...", default=None, section="Workl
         "perfmodel step --model kimi-k2.6 --node 8x-rtx-pro-6000-server --tp 8 --batch 8",
         "perfmodel step --model kimi-k2.6 --node 8x-rtx-pro-6000-server --tp 8 \\",
         "    --engine sglang --no-cuda-graphs --batch 1,8,32 --plot step.png",
+        "perfmodel step --model kimi-k2.6 --node 8x-rtx-pro-6000-server --tp 8 \\",
+        "    --batch 1,8,32,128 --plot roofline.svg --picture roofline",
     ),
 )
 @deployment_flags
@@ -28,6 +42,7 @@ CACHED = flag("--cached-tokens", metavar="N,N,...", default=None, section="Workl
 @CACHED
 @JSON
 @PLOT
+@PICTURE
 def step(**given: Any) -> None:
     """What does one decode step take? Row by row, with what binds each.
 
@@ -54,6 +69,7 @@ def step(**given: Any) -> None:
 @CACHED
 @JSON
 @PLOT
+@PICTURE
 def prefill(**given: Any) -> None:
     """What does the prefill of one prompt take? Row by row, chunked as the engine does."""
     from perfmodel.step import prefill as ask
@@ -72,6 +88,7 @@ def answer(given: dict[str, Any], ask: Any) -> None:
     from perfmodel.deployment import deploy
     from perfmodel.errors import BadInput
     from perfmodel.report.text import step_text
+    from perfmodel.step import memory
 
     check_picture(given["plot"])
     d = deploy(given["model"], node=given["node"], engine=given["engine"], **deployment_keywords(given))
@@ -82,3 +99,6 @@ def answer(given: dict[str, Any], ask: Any) -> None:
             raise
         raise BadInput("the lists must be of one length, or one of them a single number") from None
     show(cost, lambda: step_text(cost), given)
+    report = memory(d, hints=False)
+    if not report.fits:
+        warn([f"memory says no ({report.verdict}: {report.pool.reason}); the time is of a deployment that cannot start"])

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from perfmodel.costs.dispatch import log1p, maximum, minimum
+
 
 def closed_loop_tpot_s(step_s: Any, prefill_s: Any, running: Any, output_tokens: Any, interference: Any) -> Any:
     r"""Time per output token when every finished request is replaced by a new one, whose prefill stalls the others.
@@ -112,6 +114,43 @@ def lived_tokens(mean: Any, spread: Any) -> Any:
     return mean / 2 * (1 + spread**2)
 
 
+def burst_share(output_tokens: Any, prefill_steps: Any) -> Any:
+    r"""Share of the prefills of a burst that its mean request meets while it decodes, beside chunked prefill.
+
+    .. math:: s = \begin{cases} \tfrac12 & r \ge 1 \\ r\,(1-\tfrac{r}{2}) & r < 1 \end{cases},
+              \qquad r = \frac{n-1}{m}
+
+    Parameters
+    ----------
+    output_tokens : float or array
+        Answer :math:`n`. [token]
+    prefill_steps : float or array
+        Steps :math:`m` that carry the prompts of the burst. [1]
+
+    Returns
+    -------
+    float or array
+        Share of the burst's whole prefill time, at most a half. [1]
+
+    Notes
+    -----
+    All requests arrive at once and are admitted in the order of the queue, the i-th after i/N of the m steps; from
+    then on every step is one token, and it is a slow one until the m-th. Answers longer than m steps wait for half of
+    the prefills on average, shorter ones have left before the last prompt is in. Valid where every request may run.
+
+    Examples
+    --------
+    >>> float(burst_share(1001, 100)), round(float(burst_share(11, 100)), 3)
+    (0.5, 0.095)
+
+    References
+    ----------
+    .. [1] Derived here; the order of prompts and decodes is that of vLLM v1/core/sched/scheduler.py.
+    """
+    share = minimum((output_tokens - 1) / prefill_steps, 1.0)
+    return share * (1 - share / 2)
+
+
 def queue_wait_s(load: Any, service_s: Any, second_moment: Any) -> Any:
     r"""Mean wait before service with Poisson arrivals at one server.
 
@@ -145,3 +184,39 @@ def queue_wait_s(load: Any, service_s: Any, second_moment: Any) -> Any:
     .. [1] L. Kleinrock, "Queueing Systems", vol. 1, 1975, section 5.6.
     """
     return load / (1 - load) * service_s * second_moment / 2
+
+
+def queue_wait_quantile_s(load: Any, mean_wait_s: Any, beyond: Any) -> Any:
+    r"""Wait that only a share of the requests exceeds, with Poisson arrivals at one server.
+
+    .. math:: t = \frac{W}{\rho}\,\ln\frac{\rho}{p}\quad\text{for } p < \rho,\ \text{else } 0
+
+    Parameters
+    ----------
+    load : float or array
+        Share :math:`\rho` of the time that the server is busy, below 1. [1]
+    mean_wait_s : float or array
+        Mean wait :math:`W` over all requests. [s]
+    beyond : float or array
+        Share :math:`p` of the requests that wait longer: 0.05 for the 95th percentile. [1]
+
+    Returns
+    -------
+    float or array
+        Seconds. [s]
+
+    Notes
+    -----
+    Valid as an approximation: a share :math:`\rho` waits at all, and those wait exponentially. Exact for exponential
+    services.
+
+    Examples
+    --------
+    >>> round(float(queue_wait_quantile_s(0.5, 1.0, 0.05)), 3), float(queue_wait_quantile_s(0.04, 1.0, 0.05))
+    (4.605, 0.0)
+
+    References
+    ----------
+    .. [1] L. Kleinrock, "Queueing Systems", vol. 1, 1975, section 5.7.
+    """
+    return maximum(log1p(load / beyond - 1), 0.0) * mean_wait_s / maximum(load, 1e-12)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from types import ModuleType
 from typing import Any
@@ -12,8 +12,10 @@ from perfmodel import catalog, engines
 from perfmodel.catalog import Accelerator, Calibration, Format, ModelArch, Node
 from perfmodel.deployment.facts import facts_of
 from perfmodel.deployment.quantization import storage_formats
+from perfmodel.engines.backends import check_backends
 from perfmodel.engines.options import Facts, Options
-from perfmodel.errors import BadInput, IllegalDeployment, UnknownName, is_number, shown, word
+from perfmodel.engines.speculation import ASSUMED, speculation
+from perfmodel.errors import BadInput, IllegalDeployment, UnknownName, is_number, shown, whole, word
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,6 +32,7 @@ class Deployment:
     formats: dict[str, tuple[str, Format]]
     calibration: Calibration
     assumptions: tuple[str, ...]
+    given: tuple[str, ...] = ()  # the assumptions that do not depend on the options
 
     @property
     def gpus(self) -> int:
@@ -41,10 +44,19 @@ class Deployment:
         """Short label of the strategy, such as ``TP8+EP8`` or ``TP2xPP4``."""
         return strategy_name(self.options)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """For other processes: a module does not pickle, its name does."""
+        return {**self.__dict__, "engine": self.options.engine}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, engine=engines.ENGINES[state["engine"]])
+
     def command(self) -> str:
         """The launch command of this engine and version."""
         model_id = self.model.aliases[0] if self.model.aliases else self.model.name
-        return str(self.engine.launch_command(self.requested, model_id, moe=self.facts.experts > 0))
+        own = all(name == self.model.storage.get(role) for role, (name, _) in self.formats.items())
+        asked = replace(self.requested, quantization=None) if own else self.requested
+        return str(self.engine.launch_command(asked, model_id, moe=self.facts.experts > 0))
 
     def to_dict(self) -> dict[str, Any]:
         """The deployment in words and numbers."""
@@ -125,38 +137,60 @@ def deploy(
 
     Raises `UnknownName`, `BadInput` or `IllegalDeployment`; what merely does not fit still deploys.
     """
-    unknown = [key for key in keywords if key not in KEYWORDS]
-    if unknown:
-        raise UnknownName("deploy keyword", unknown[0], (*KEYWORDS, "model", "node", "engine", "calibration"))
+    values = _values(keywords)
     arch = model if isinstance(model, ModelArch) else catalog.load_model(model)
     machine = node if isinstance(node, Node) else catalog.load_node(node)
     accelerator = catalog.load_accelerator(machine.accelerator)
     module, version, notes = engines.get(engine)
     engine_name = next(name for name, known in engines.ENGINES.items() if known is module)
-    values = {key: _checked(key, value) for key, value in keywords.items() if value is not None}
     formats, format_notes = storage_formats(arch, values.get("quantization"))
     facts = facts_of(arch, machine, accelerator, formats)
     requested = Options(engine=engine_name, version=version, **values)
-    if machine.count < requested.dp * requested.world:
+    factors = load_calibration(accelerator.name, engine_name, _path_text(calibration))
+    given = (*machine.assumptions, *notes, *format_notes)
+    bare = Deployment(arch, machine, accelerator, module, requested, requested, facts, formats, factors, (), given)
+    return _settled(bare, requested)
+
+
+def varied(d: Deployment, **keywords: Any) -> Deployment:
+    """The same model, weights, node, engine and calibration under these keywords, others at their defaults.
+
+    As `deploy`, but no file is looked up: for searches.
+    """
+    same = {"quantization": d.requested.quantization}
+    requested = Options(engine=d.options.engine, version=d.options.version, **{**same, **_values(keywords)})
+    return _settled(d, requested)
+
+
+def _settled(d: Deployment, requested: Options) -> Deployment:
+    """The engine's checks and defaults for what is requested."""
+    if d.node.count < requested.dp * requested.world:
         raise IllegalDeployment(
             f"dp {requested.dp} x pp {requested.pp} x tp {requested.tp} needs {requested.dp * requested.world} GPUs; "
-            f"{machine.name} has {machine.count}"
+            f"{d.node.name} has {d.node.count}"
         )
-    module.check(requested, facts)
-    options, defaults = module.resolve(requested, facts)
-    factors = load_calibration(accelerator.name, engine_name, _path_text(calibration))
-    idle = machine.count - requested.dp * requested.world
+    check_backends(requested)
+    d.engine.check(requested, d.facts)
+    options, defaults = d.engine.resolve(requested, d.facts)
+    idle = d.node.count - requested.dp * requested.world
     assumptions = (
-        *machine.assumptions,
-        *notes,
-        *format_notes,
-        *((f"{idle} of {machine.count} GPUs idle",) if idle else ()),
+        *d.given,
+        *((f"{idle} of {d.node.count} GPUs idle",) if idle else ()),
         *defaults,
-        *_late_notes(requested, options, facts, machine),
-        f"calibration: {' under '.join(reversed(factors.used))}",
+        *_late_notes(requested, options, d.facts, d.node),
+        f"calibration: {' under '.join(reversed(d.calibration.used))}",
         *_patch_notes(requested),
+        *_draft_notes(d, options),
+        *_difference_notes(d, options),
     )
-    return Deployment(arch, machine, accelerator, module, options, requested, facts, formats, factors, assumptions)
+    return replace(d, options=options, requested=requested, assumptions=assumptions)
+
+
+def _values(keywords: dict[str, Any]) -> dict[str, Any]:
+    unknown = [key for key in keywords if key not in KEYWORDS]
+    if unknown:
+        raise UnknownName("deploy keyword", unknown[0], (*KEYWORDS, "model", "node", "engine", "calibration"))
+    return {key: _checked(key, value) for key, value in keywords.items() if value is not None}
 
 
 def _path_text(calibration: Any) -> str | None:
@@ -186,6 +220,33 @@ def _late_notes(requested: Options, options: Options, facts: Facts, node: Node) 
     return tuple(notes)
 
 
+def _draft_notes(d: Deployment, options: Options) -> tuple[str, ...]:
+    """What is not known of the drafts."""
+    spec = speculation(options.speculative)
+    if spec is None:
+        return ()
+    notes = []
+    if not spec.stated:
+        notes.append(f"speculative: each draft accepted with a chance of {ASSUMED:g}, {spec.tokens:.2f} tokens a step; "
+                     f"state yours as {spec.method}:{spec.drafts}:CHANCE")
+    if spec.family == "draft" and spec.model is None:
+        notes.append("speculative: the draft model is not named; a step of it is taken as 5 % of the target's")
+    if spec.family in ("eagle", "block") or spec.family == "mtp" and d.model.mtp is None:
+        notes.append(f"speculative: no descriptor of the {spec.method} head; priced as a dense layer of this model, "
+                     "its weights and cache not counted")
+    if spec.family == "draft":
+        notes.append("speculative: weights and cache of the draft model are not counted")
+    return tuple(notes)
+
+
+def _difference_notes(d: Deployment, options: Options) -> tuple[str, ...]:
+    """An own benchmark's curve holds for its own model and strategy alone."""
+    found = d.calibration.difference
+    if found is None or (found.model, found.strategy) == (d.model.name, strategy_name(options)):
+        return ()
+    return (f"calibration: its difference curve is of {found.model} {found.strategy} and is not used here",)
+
+
 def _patch_notes(options: Options) -> tuple[str, ...]:
     return tuple(f"patch {name!r}: runs where the stock version refuses" for name in options.patches)
 
@@ -193,11 +254,11 @@ def _patch_notes(options: Options) -> tuple[str, ...]:
 def _checked(key: str, value: Any) -> Any:
     """Refuse what no engine could take; turn sequences into tuples."""
     if key == "max_graph_batch":
-        return _whole(key, value, 1, MOST_GRAPH_BATCH)
+        return whole(key, value, 1, MOST_GRAPH_BATCH)
     if key in _COUNTS:
-        return _whole(key, value, 1)
+        return whole(key, value, 1)
     if key == "async_depth":
-        return _whole(key, value, 0)
+        return whole(key, value, 0)
     if key in _RANGES:
         low, high, words = _RANGES[key]
         if not is_number(value) or not low <= value <= high:
@@ -207,13 +268,15 @@ def _checked(key: str, value: Any) -> Any:
         raise BadInput(f"cuda_graphs must be True or False, not {shown(value)}")
     if key in _WORDS:
         word(key, value)
+    if key == "speculative":
+        speculation(value)
     if key == "prompts" and value not in ("random", "identical"):
         raise UnknownName("prompts", value, ("random", "identical"))
     if key in ("layers_per_stage", "patches"):
         value = (value,) if key == "patches" and isinstance(value, str) else value
         if isinstance(value, (str, bytes)) or not isinstance(value, Sequence):
             raise BadInput(f"{key} must be a list, not {shown(value)}")
-        return tuple(_whole(key, v, 1) if key == "layers_per_stage" else word(key, v) for v in value)
+        return tuple(whole(key, v, 1) if key == "layers_per_stage" else word(key, v) for v in value)
     return value
 
 
@@ -224,10 +287,3 @@ _RANGES = {
     "power_limit": (1.0, 1e5, "be in watts, from 1 to 100,000"),
     "kv_offload": (0.0, 1e16, "be bytes, 0 or more"),
 }
-
-
-def _whole(key: str, value: Any, least: int, most: int = 10**12) -> int:
-    if not is_number(value) or not least <= value <= most or value != int(value):
-        above = f" to {most:,}" if most < 10**12 else ""
-        raise BadInput(f"{key} must be a whole number from {least}{above}, not {shown(value)}")
-    return int(value)

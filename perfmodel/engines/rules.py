@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from perfmodel.engines.options import Facts, Options
-from perfmodel.errors import BadInput, IllegalDeployment, UnknownName
+from perfmodel.errors import BadInput, IllegalDeployment, UnknownName, whole
 
 KV_BYTES = {"bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "fp8_e4m3": 1.0, "fp8_e5m2": 1.0, "fp8_ds_mla": 1.0, "int8": 1.0,
             "nvfp4": 0.5625}  # FP4: half a byte and one scale byte per 16
@@ -45,23 +45,16 @@ def shown(value: object) -> str:
 def positive(options: Options) -> None:
     """Refuse sizes that are not whole numbers above zero, and fractions outside (0, 1]."""
     for name in ("tp", "pp", "dp", "ep", "dp_attention", "dcp"):
-        _whole(name, getattr(options, name), 1)
+        whole(name, getattr(options, name), 1)
     for name in ("context", "max_sequences", "prefill_chunk", "page_size", "max_graph_batch", "max_micro_batch"):
         if getattr(options, name) is not None:
-            _whole(name, getattr(options, name), 1)
+            whole(name, getattr(options, name), 1)
     if options.async_depth is not None:
-        _whole("async_depth", options.async_depth, 0)
+        whole("async_depth", options.async_depth, 0)
     fraction = options.memory_fraction
     if fraction is not None and not 0.0 < fraction <= 1.0:
         raise BadInput(f"memory_fraction must be above 0 and at most 1, got {fraction:g}",
                        ["it is a share of memory: write 0.9 for 90 %"])
-
-
-def _whole(name: str, value: object, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise BadInput(f"{name} must be a whole number, got {value!r}")
-    if value < least:
-        raise BadInput(f"{name} must be at least {least}, got {value}")
 
 
 def groups(options: Options, facts: Facts, engine: str) -> None:
@@ -166,12 +159,10 @@ def draft_tokens(speculative: str | None) -> int:
     >>> draft_tokens("eagle3:3"), draft_tokens("mtp"), draft_tokens(None)
     (3, 1, 0)
     """
-    if speculative is None or speculative.lower() in ("", "off", "none"):
-        return 0
-    _, _, count = speculative.partition(":")
-    if count and not count.isdigit():
-        raise BadInput(f"speculative must be method:tokens, got {speculative!r}", ["such as eagle3:3"])
-    return int(count) if count else 1
+    from perfmodel.engines.speculation import speculation
+
+    found = speculation(speculative)
+    return found.drafts if found else 0
 
 
 def draft_method(speculative: str | None) -> str:

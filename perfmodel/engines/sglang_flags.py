@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from perfmodel.engines.flags import Flag, environment_layers, read, skip, split, switch, write
+from perfmodel.engines.flags import (
+    Flag,
+    checkpoint,
+    environment_layers,
+    environment_words,
+    read,
+    skip,
+    split,
+    weights_remark,
+    write,
+)
 from perfmodel.engines.options import Options
 from perfmodel.engines.rules import draft_tokens
 from perfmodel.engines.versions import at_least
@@ -38,36 +48,10 @@ FLAGS = (
     Flag(("--speculative-algorithm",), "_method", "str"),
     Flag(("--speculative-num-draft-tokens",), "_drafts", "int"),
     Flag(("--model-path", "--model"), "_model", "str"),
-    skip("--dist-init-addr", "--nccl-init-addr"), skip("--speculative-draft-model-path", "--speculative-draft-model"),
-    *(skip(name) for name in (
-        "-m", "--host", "--port", "--api-key", "--served-model-name", "--tokenizer-path", "--tokenizer-mode", "--dtype",
-        "--random-seed", "--load-format", "--tool-call-parser", "--reasoning-parser", "--log-level", "--nnodes",
-        "--node-rank", "--config", "--revision", "--chat-template", "--download-dir", "--device", "--max-total-tokens",
-        "--decode-log-interval", "--watchdog-timeout", "--schedule-policy", "--schedule-conservativeness",
-        "--max-prefill-tokens", "--speculative-num-steps", "--speculative-eagle-topk", "--moe-a2a-backend",
-        "--speculative-draft-attention-backend", "--deepep-mode", "--ep-num-redundant-experts", "--eplb-algorithm",
-        "--eplb-rebalance-num-iterations", "--moe-dense-tp-size", "--moe-dp-size", "--attn-cp-size",
-        "--prefill-attention-backend", "--decode-attention-backend", "--sampling-backend", "--bf16-gemm-backend",
-        "--fp8-gemm-backend", "--num-continuous-decode-steps", "--swa-full-tokens-ratio", "--prefill-max-requests",
-        "--cuda-graph-max-bs-prefill", "--cuda-graph-backend-prefill", "--cuda-graph-config", "--hicache-ratio",
-        "--hicache-size", "--disaggregation-mode", "--disaggregation-transfer-backend", "--prefill-cp-mode",
-        "--disaggregation-ib-device", "--attention-context-parallel-size", "--piecewise-cuda-graph-max-tokens",
-        "--mamba-scheduler-strategy", "--mm-attention-backend", "--flashinfer-allreduce-fusion-backend",
-        "--preferred-sampling-params", "--torchao-config", "--nsa-prefill-backend", "--nsa-decode-backend",
-        "--dsa-prefill-backend", "--dsa-decode-backend", "--shared-experts-tp-size", "--stream-interval",
-        "--lora-paths", "--hybrid-kvcache-ratio", "--json-model-override-args", "--load-balance-method")),
-    *(switch(name) for name in (
-        "--trust-remote-code", "--enable-metrics", "--enable-mfu-metrics", "--disable-radix-cache", "--log-requests",
-        "--enable-dp-lm-head", "--enable-eplb", "--disable-cuda-graph-padding", "--enable-piecewise-cuda-graph",
-        "--disable-piecewise-cuda-graph", "--disable-prefill-cuda-graph", "--enable-dynamic-chunking",
-        "--disable-overlap-schedule", "--enable-mixed-chunk", "--enable-mscclpp", "--enable-symm-mem",
-        "--enable-flashinfer-allreduce-fusion", "--enforce-disable-flashinfer-allreduce-fusion",
-        "--disable-shared-experts-fusion", "--enable-two-batch-overlap", "--enable-single-batch-overlap",
-        "--language-only", "--language-model-only", "--enable-hierarchical-cache", "--enable-torch-compile",
-        "--enable-prefill-context-parallel", "--enable-prefill-cp", "--skip-server-warmup", "--enable-multimodal",
-        "--enable-lora", "--enable-p2p-check", "--stream-output", "--show-time-cost", "--enable-cache-report")),
+    skip("-m"),
 )
-_APART = ("dp", "dp_attention", "cuda_graphs", "max_graph_batch", *(
+ONLINE = ("fp8",)           # formats that are made of 16-bit weights while they load
+_APART = ("dp", "dp_attention", "quantization", "cuda_graphs", "max_graph_batch", *(
     flag.keyword for flag in FLAGS if flag.keyword is not None and flag.keyword.startswith("_")))
 
 
@@ -78,7 +62,9 @@ def launch_command(options: Options, model_id: str, moe: bool = True) -> str:
     'python -m sglang.launch_server --model-path org/model --tp-size 1 --pp-size 8 --disable-cuda-graph'
     """
     version = options.version or "9999"
-    words = ["python", "-m", "sglang.launch_server", "--model-path", model_id, "--tp-size", str(options.tp)]
+    named, remark = checkpoint(options, model_id, ONLINE)
+    words = ["python", "-m", "sglang.launch_server", "--model-path", named, "--tp-size", str(options.tp)]
+    words += ["--quantization", str(options.quantization)] if options.quantization in ONLINE else []
     words += write(replace(options, tp=1, layers_per_stage=None), FLAGS, _APART)
     if options.dp_attention > 1:
         words += ["--attn-dp-size", str(options.dp_attention)] if at_least(version, "0.5.22") else [
@@ -97,12 +83,12 @@ def launch_command(options: Options, model_id: str, moe: bool = True) -> str:
                   "--speculative-num-draft-tokens", str(draft_tokens(options.speculative))]
     if "kimi" in model_id.lower():
         words.append("--trust-remote-code")
-    settings = []
+    settings = {}
     if options.layers_per_stage is not None:
-        settings.append(f"SGLANG_PP_LAYER_PARTITION={','.join(map(str, options.layers_per_stage))}")
+        settings["SGLANG_PP_LAYER_PARTITION"] = ",".join(map(str, options.layers_per_stage))
     if options.all_reduce == "pcie_ipc":
-        settings.append("SGLANG_ENABLE_PCIE_IPC_ALLREDUCE=1")
-    return " ".join([*settings, *words])
+        settings["SGLANG_ENABLE_PCIE_IPC_ALLREDUCE"] = "1"
+    return " ".join([*environment_words(options, settings), *words]) + remark
 
 
 def parse_command(
@@ -110,7 +96,7 @@ def parse_command(
 ) -> tuple[str, dict[str, object], tuple[str, ...]]:
     """Model, contract keywords and unknown flags of a ``sglang.launch_server`` line."""
     environment, words = split(text)
-    found, _, unknown = read(words, FLAGS)
+    found, _, unknown = read(words, FLAGS, "sglang")
     model = str(found.pop("_model", ""))
     if not model and model_needed:
         raise BadInput("the command names no model", ["--model-path MODEL"])
@@ -128,6 +114,8 @@ def parse_command(
     if method is not None:
         found["speculative"] = f"{str(method).lower()}:{drafts}"
     found |= environment_layers(environment, "SGLANG_PP_LAYER_PARTITION")
+    if weights := weights_remark(text):
+        model, found["quantization"] = weights
     return model, {key: value for key, value in found.items() if (key, value) not in _DEFAULT}, unknown
 
 

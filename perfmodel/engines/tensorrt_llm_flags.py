@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from perfmodel.engines.flags import Flag, read, skip, split, switch, write
+from perfmodel.engines.flags import (
+    Flag,
+    checkpoint,
+    environment_words,
+    read,
+    split,
+    weights_remark,
+    write,
+)
 from perfmodel.engines.options import Options
 from perfmodel.errors import BadInput
 
@@ -18,10 +26,6 @@ FLAGS = (
     Flag(("--kv_cache_free_gpu_memory_fraction", "--free_gpu_memory_fraction"), "memory_fraction", "float"),
     Flag(("--kv_cache_dtype",), "kv_dtype", "str"),
     Flag(("--set",), "_set", "str"),
-    skip("--context_parallel_size", "--cp_size"), skip("--moe_cluster_parallel_size", "--cluster_size"),
-    skip("--gpus_per_node"), skip("--max_beam_width"), skip("--backend"), skip("--host"), skip("--port"),
-    skip("--config", "--extra_llm_api_options"), skip("--tokenizer"), skip("--log_level"),
-    switch("--trust_remote_code"), switch("--enable_chunked_prefill"),
 )
 # Keys of the YAML file of extra options (--config), and the contract keyword that each sets
 YAML_KEYS = {"cuda_graph_config": "cuda_graphs", "cuda_graph_config.max_batch_size": "max_graph_batch",
@@ -40,13 +44,14 @@ def launch_command(options: Options, model_id: str, moe: bool = True) -> str:
     >>> launch_command(Options(engine="tensorrt-llm", tp=8, ep=8, memory_fraction=0.8), "org/model")
     'trtllm-serve org/model --tp_size 8 --ep_size 8 --kv_cache_free_gpu_memory_fraction 0.8'
     """
-    words = ["trtllm-serve", model_id, "--tp_size", str(options.tp)]
+    named, weights = checkpoint(options, model_id, ())
+    words = [*environment_words(options), "trtllm-serve", named, "--tp_size", str(options.tp)]
     words += write(replace(options, tp=1), FLAGS, ("_set",))
     if "kimi" in model_id.lower():
         words.append("--trust_remote_code")
     settings = [f"{key}={_yaml(getattr(options, word))}" for key, word in YAML_KEYS.items()
                 if getattr(options, word) not in (None, getattr(_DEFAULTS, word))]
-    return " ".join(words) + (f"  # --config: {' '.join(settings)}" if settings else "")
+    return " ".join(words) + (f"  # --config: {' '.join(settings)}" if settings else "") + weights
 
 
 _DEFAULTS = Options()
@@ -64,12 +69,14 @@ def parse_command(
     """Model, contract keywords and unknown flags of a ``trtllm-serve`` line; ``-`` and ``_`` are the same in flags."""
     line, _, remark = text.partition("# --config:")
     _, words = split(line)
-    found, free, unknown = read(words, FLAGS)
+    found, free, unknown = read(words, FLAGS, "tensorrt-llm")
     model = next((word for word in free if word not in ("trtllm-serve", "serve")), "")
     if not model and model_needed:
         raise BadInput("the command names no model", ["trtllm-serve MODEL ..."])
     found.pop("_set", None)
-    for setting in remark.split():
+    if weights := weights_remark(text):
+        model, found["quantization"] = weights
+    for setting in remark.partition("#")[0].split():
         key, _, value = setting.partition("=")
         if key not in YAML_KEYS:
             unknown += (key,)
@@ -81,6 +88,9 @@ def parse_command(
 def _read(keyword: str, text: str) -> object:
     if text in ("on", "off"):
         return text == "on"
-    if keyword == "layers_per_stage":
-        return tuple(int(part) for part in text.split(","))
-    return int(text) if text.isdigit() else text
+    try:
+        if keyword == "layers_per_stage":
+            return tuple(int(part) for part in text.split(","))
+        return int(text) if text.isdecimal() else text
+    except ValueError:
+        raise BadInput(f"{keyword} takes whole numbers, got {text[:80]!r}") from None

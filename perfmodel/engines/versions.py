@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 
 from perfmodel.errors import BadInput
 
 _PATTERN = re.compile(r"v?(\d{1,9}(?:\.\d{1,9})*)((?:[.\-]?(?:post|rc|dev|a|b)\d*)*)(?:\+[\w.]+)?", re.IGNORECASE)
 
 
+@lru_cache(maxsize=1024)
 def numbers(version: str) -> tuple[int, ...]:
     """The release numbers of a version, in order; suffixes such as ``.post1`` and ``rc1`` do not count.
 

@@ -207,9 +207,10 @@ def max_running(options: Options, facts: Facts, kv_tokens: int) -> int:
 def overlaps_host(options: Options) -> bool:
     """Whether the next step is scheduled on the host while the GPU runs this one.
 
-    Asynchronous scheduling is on by default since 0.14 on one stage, since 0.25.1 with a pipeline.
+    Asynchronous scheduling is on by default since 0.14 on one stage; with a pipeline it was on in 0.22.1 (start-up
+    log of h200-vllm-parallel-2026-11), and not in 0.21.0.
     """
-    return at_least(options.version or VERSIONS[-1], "0.14" if options.pp == 1 else "0.25.1")
+    return at_least(options.version or VERSIONS[-1], "0.14" if options.pp == 1 else "0.22")
 
 
 __all__ = ["KV_DTYPES", "VERSIONS", "all_reduce_backend", "capture_sizes", "check", "fill", "kv_pool", "launch_command",

@@ -7,7 +7,17 @@ import re
 from dataclasses import replace
 
 from perfmodel.catalog.yaml import parse_yaml
-from perfmodel.engines.flags import Flag, environment_layers, read, skip, split, switch, write
+from perfmodel.engines.flags import (
+    Flag,
+    checkpoint,
+    environment_layers,
+    environment_words,
+    read,
+    skip,
+    split,
+    weights_remark,
+    write,
+)
 from perfmodel.engines.options import Options
 from perfmodel.engines.rules import draft_tokens
 from perfmodel.engines.versions import at_least
@@ -37,31 +47,14 @@ FLAGS = (
     Flag(("--kv-offloading-size",), "kv_offload", "float"),
     Flag(("--speculative-config", "-sc"), "speculative", "str"),
     Flag(("--model",), "_model", "str"),
-    *(skip(name) for name in (
-        "-m", "--host", "--port", "--api-key", "--served-model-name", "--tokenizer", "--tokenizer-mode", "--dtype",
-        "--seed", "--revision", "--load-format", "--tool-call-parser", "--reasoning-parser", "--uvicorn-log-level",
-        "--distributed-executor-backend", "--api-server-count", "--master-addr", "--master-port", "--config",
-        "--limit-mm-per-prompt", "--hf-overrides", "--chat-template", "--download-dir", "--runner", "--task",
-        "--generation-config", "--override-generation-config", "--stream-interval", "--scheduling-policy",
-        "--max-logprobs", "--all2all-backend", "--eplb-config", "--data-parallel-address", "--data-parallel-backend",
-        "--data-parallel-rpc-port", "--data-parallel-rank", "--data-parallel-start-rank", "--dcp-comm-backend",
-        "--prefix-caching-hash-algo", "--kv-transfer-config", "--max-num-partial-prefills", "--lora-modules",
-        "--long-prefill-token-threshold", "--swap-space", "--cpu-offload-gb", "--kv-cache-memory-bytes",
-        "--num-gpu-blocks-override", "--optimization-level", "--performance-mode", "--num-scheduler-steps",
-        "--prefill-context-parallel-size", "--data-parallel-size-local", "--expert-placement-strategy")),
-    skip("--nnodes", "-n"), skip("--node-rank", "-r"),
-    *(switch(f"--{name}", f"--no-{name}") for name in (
-        "trust-remote-code", "enable-auto-tool-choice", "enable-prefix-caching", "enable-chunked-prefill",
-        "async-scheduling", "language-model-only", "enable-eplb", "enable-dbo", "calculate-kv-scales", "enable-lora",
-        "disable-hybrid-kv-cache-manager", "enable-flashinfer-autotune", "disable-log-requests", "disable-log-stats",
-        "enable-log-requests", "enable-sleep-mode", "skip-tokenizer-init", "data-parallel-hybrid-lb",
-        "data-parallel-external-lb", "enable-server-load-tracking")),
+    skip("-m"),
 )
 # what is read, but written in another way
 READ = (*FLAGS, Flag(("--cuda-graph-sizes", "--cudagraph-capture-sizes"), "max_graph_batch", "most"))
 _SWITCHES = {"pcie_ipc": "VLLM_ALLREDUCE_USE_FLASHINFER_PCIE_IPC", "symm_mem": "VLLM_ALLREDUCE_USE_SYMM_MEM"}
-_APART = ("tp", "dp", "ep", "cuda_graphs", "max_graph_batch", "all_reduce", "attention_backend", "speculative",
-          "kv_offload", "_model", "_compilation", "_level")
+ONLINE = ("fp8",)           # formats that are made of 16-bit weights while they load
+_APART = ("tp", "dp", "ep", "quantization", "cuda_graphs", "max_graph_batch", "all_reduce", "attention_backend",
+          "speculative", "kv_offload", "_model", "_compilation", "_level")
 
 
 def launch_command(options: Options, model_id: str, moe: bool = True) -> str:
@@ -73,13 +66,15 @@ def launch_command(options: Options, model_id: str, moe: bool = True) -> str:
     >>> launch_command(Options(version="0.33.0", tp=8, ep=8, memory_fraction=0.94), "org/model")
     'vllm serve org/model --tensor-parallel-size 8 --enable-expert-parallel --gpu-memory-utilization 0.94'
     """
-    words = ["vllm", "serve", model_id, "--tensor-parallel-size", str(options.attention_tp)]
+    named, remark = checkpoint(options, model_id, ONLINE)
+    words = ["vllm", "serve", named, "--tensor-parallel-size", str(options.attention_tp)]
     copies = options.dp_attention if options.dp_attention > 1 or moe else options.dp
     if copies > 1:
         words += ["--data-parallel-size", str(copies)]
     if options.ep > 1:
         words.append("--enable-expert-parallel")
     plain = replace(options, max_micro_batch=None, async_depth=None, layers_per_stage=None)
+    words += ["--quantization", str(options.quantization)] if options.quantization in ONLINE else []
     words += write(plain, FLAGS, _APART)
     words += _graphs(options)
     if options.all_reduce == "nccl":
@@ -93,7 +88,7 @@ def launch_command(options: Options, model_id: str, moe: bool = True) -> str:
         method = options.speculative.partition(":")[0]
         drafts = {"method": method, "num_speculative_tokens": draft_tokens(options.speculative)}
         words += ["--speculative-config", f"'{json.dumps(drafts)}'"]
-    return " ".join([*(f"{name}={value}" for name, value in environment.items()), *words])
+    return " ".join([*environment_words(options, environment), *words]) + remark
 
 
 def _graphs(options: Options) -> list[str]:
@@ -122,7 +117,7 @@ def parse_command(
 ) -> tuple[str, dict[str, object], tuple[str, ...]]:
     """Model, contract keywords and unknown flags of a ``vllm serve`` line. ``moe`` says how ``-dp`` reads."""
     environment, words = split(text)
-    found, free, unknown = read([_undotted(word) for word in words], READ)
+    found, free, unknown = read([_undotted(word) for word in words], READ, "vllm")
     model = str(found.pop("_model", "")) or next((word for word in free if word not in _PROGRAM), "")
     if not model and model_needed:
         raise BadInput("the command names no model", ["vllm serve MODEL ..."])
@@ -147,6 +142,8 @@ def parse_command(
         found["attention_backend"] = str(backend).lower()
     if "speculative" in found:
         found["speculative"] = _speculative(str(found["speculative"]))
+    if weights := weights_remark(text):
+        model, found["quantization"] = weights
     return model, found, unknown
 
 

@@ -8,57 +8,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import Any
 
-from perfmodel.catalog import Node
-from perfmodel.deployment import Deployment
-from perfmodel.engines import ENGINES
 from perfmodel.engines.memory import GIB, band
-from perfmodel.engines.options import Options
-from perfmodel.engines.versions import at_least
-from perfmodel.step.memory import MemoryReport, running_limit
+from perfmodel.insight.case import Candidate, Case
+from perfmodel.insight.findings_links import all_reduce, nccl_setup
+from perfmodel.insight.findings_pipeline import async_depth, crowded_slot, uneven_stages
+from perfmodel.step.factors import Z80
+from perfmodel.step.memory import running_limit
 
-PCIE_IPC_SINCE = {"sglang": "0.5.21", "vllm": "0.30"}
 SPARE_BYTES = 1.0 * GIB     # what a proposed memory fraction leaves free on every rank. Kind: assumed
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """One change to ask about. ``changes`` are keywords of `deploy`; ``by_concurrency`` holds others for each load.
-
-    The cost is the difference between ``before`` and ``before`` with the changes. ``risk``: the change is what may
-    happen, not a repair. ``always``: shown even if it is worth nothing, since it is asked about by name.
-    """
-
-    name: str
-    what: str
-    source: str
-    changes: dict[str, Any] = field(default_factory=dict)
-    by_concurrency: dict[float, dict[str, Any]] = field(default_factory=dict)
-    before: dict[float, dict[str, Any]] = field(default_factory=dict)
-    node: Node | None = None
-    version: str = ""
-    flag: str = ""
-    kind: str = "repair"    # repair, risk
-    always: bool = False
-    memory: bool = False    # its point is KV capacity: tokens/s alone do not keep it
-
-
-@dataclass(frozen=True)
-class Case:
-    """A launch under examination: its deployment, what memory says, and the load it is asked about."""
-
-    deployment: Deployment
-    memory: MemoryReport
-    concurrency: tuple[float, ...]
-    tokens: float           # input and output of one request
-    arrival: str
-
-    @property
-    def options(self) -> Options:
-        """Options, defaults filled in."""
-        return self.deployment.options
 
 
 def candidates(case: Case) -> Iterator[Candidate]:
@@ -85,94 +43,6 @@ def graphs(case: Case) -> Iterator[Candidate]:
             f"graphs are captured up to {max(sizes)} sequences; larger batches run without",
             f"{o.engine} {o.version}, captured batch sizes", {"max_graph_batch": math.ceil(most)},
         )
-
-
-# ---------------------------------------------------------------- pipeline
-
-
-def crowded_slot(case: Case) -> Iterator[Candidate]:
-    """A burst that fits into one slot leaves the other stages idle."""
-    o = case.options
-    if o.pp == 1 or o.engine != "sglang" or case.arrival != "burst":
-        return
-    slots, limit = _slots(case)
-    crowded = [c for c in case.concurrency if c / o.dp > 1 and math.ceil(c / o.dp / limit) < min(slots, c / o.dp)]
-    if not crowded:
-        return
-    changes = {c: {"max_micro_batch": _share(c, o, slots)} for c in crowded}
-    yield Candidate(
-        "one crowded pipeline slot",
-        f"a slot takes up to {limit} requests before the next gets any, so a burst of up to {limit} sits in one of "
-        f"{slots} slots and nothing is pipelined",
-        f"SGLang {o.version} managers/scheduler.py get_num_allocatable_reqs; costs/pipeline.py round_s",
-        by_concurrency=changes, always=True,
-    )
-
-
-def async_depth(case: Case) -> Iterator[Candidate]:
-    """A pipeline loop without slack between the stages, asked with evenly filled slots on both sides."""
-    o = case.options
-    if o.pp == 1 or o.engine != "sglang" or (o.async_depth or 0) > 0:
-        return
-    older = not at_least(o.version, "0.5.9")
-    depth = max(1, o.pp // 4)
-    even = {c: {"max_micro_batch": _share(c, o, o.pp)} for c in case.concurrency}
-    deeper = {c: {"max_micro_batch": _share(c, o, o.pp + depth), "async_depth": depth} for c in case.concurrency}
-    yield Candidate(
-        "pipeline without async depth",
-        f"the loop has {o.pp} slots for {o.pp} stages: stage 0 needs a slot's tokens back exactly {o.pp} slots "
-        "later, so any delay is a bubble. Asked with evenly filled slots on both sides; the model prices queue and "
-        "round trip, not the jitter that the slack hides, so the cost is a lower bound",
-        f"SGLang {'0.5.9' if older else o.version} managers/scheduler_pp_mixin.py event_loop_pp",
-        by_concurrency=deeper, before=even, version="0.5.9" if older else "", always=True,
-    )
-
-
-def uneven_stages(case: Case) -> Iterator[Candidate]:
-    """Stages that hold more than their share."""
-    o, d = case.options, case.deployment
-    if o.pp == 1:
-        return
-    placement = case.memory.placement
-    layers, weights = [int(n) for n in placement.layers], [float(w) for w in placement.weights_bytes]
-    even = balanced(layers, weights)
-    if even != tuple(layers):
-        lightest, heaviest = min(weights) / 1e9, max(weights) / 1e9
-        yield Candidate(
-            "uneven stages",
-            f"stages of {','.join(map(str, layers))} layers hold {lightest:.1f} to {heaviest:.1f} GB of weights; the "
-            "slowest sets the pace and the fullest the KV pool",
-            f"{o.engine} {o.version} get_pp_indices", {"layers_per_stage": even},
-        )
-    if d.requested.layers_per_stage is not None:
-        yield Candidate("partition of layers by hand", "the engine's own partition is another",
-                        f"{o.engine} {o.version} get_pp_indices", {"layers_per_stage": None})
-
-
-def balanced(layers: list[int], weights: list[float]) -> tuple[int, ...]:
-    """Layers dealt out so that the fullest stage holds least: embedding and head count as weight of their stage.
-
-    >>> balanced([7, 7, 8], [80.0, 70.0, 100.0])
-    (8, 7, 7)
-    """
-    total = sum(layers)
-    middle = sorted(w / n for w, n in zip(weights, layers, strict=True))[len(layers) // 2]
-    edges = [max(0.0, w - n * middle) for w, n in zip(weights, layers, strict=True)]
-    split = [max(1, total // len(layers) - 1) for _ in layers]
-    while sum(split) < total:
-        stage = min(range(len(split)), key=lambda i: (split[i] + 1) * middle + edges[i])
-        split[stage] += 1
-    return tuple(split)
-
-
-def _slots(case: Case) -> tuple[int, int]:
-    d = case.deployment
-    return d.engine.slots(d.options), d.engine.slot_limit(d.options, running_limit(case.memory.placement))
-
-
-def _share(concurrency: float, options: Options, slots: int) -> int:
-    """Sequences of one attention group that a slot should hold at this load."""
-    return max(1, math.ceil(concurrency / options.dp / slots / options.dp_attention))
 
 
 # ---------------------------------------------------------------- experts and attention
@@ -247,8 +117,14 @@ def memory_fraction(case: Case) -> Iterator[Candidate]:
                 "close to out of memory",
                 f"{spare / GIB:.1f} GiB stay free, and runtime memory may be {above / GIB:.1f} GiB more (80 % band); "
                 f"{fraction:g} is safe",
-                "memory answer, band of the runtime rows", {"memory_fraction": fraction}, kind="risk", always=True,
+                "memory answer, band of the runtime rows", {"memory_fraction": fraction}, kind="safety", always=True,
+                chance=_chance(spare, above),
             )
+
+
+def _chance(spare: float, above: float) -> float:
+    """That runtime memory exceeds what is spare, if ``above`` is the upper end of its 80 % band (normal)."""
+    return 0.5 * math.erfc(Z80 * spare / above / math.sqrt(2))
 
 
 def limits(case: Case) -> Iterator[Candidate]:
@@ -259,6 +135,11 @@ def limits(case: Case) -> Iterator[Candidate]:
     if most > allowed:
         yield Candidate("sequence limit below the load", f"at most {allowed:,} sequences run at once; the rest waits",
                         f"{o.engine} {o.version} scheduler", {"max_sequences": math.ceil(most)})
+    enough = math.ceil(most)
+    if allowed >= 2 * enough and o.max_sequences and o.max_sequences >= 2 * enough:
+        yield Candidate("sequence limit above the load", "tables, graphs and sampler are sized for "
+                        f"{o.max_sequences:,} sequences; the load needs {enough:,}",
+                        f"{o.engine} {o.version} memory rules", {"max_sequences": enough}, memory=True)
     context = o.context or d.facts.max_context
     needed = 2 ** math.ceil(math.log2(max(2 * case.tokens, 4096)))
     if context > 2 * needed:
@@ -286,59 +167,5 @@ def idle_gpus(case: Case) -> Iterator[Candidate]:
                         {"dp": copies}, memory=True)
 
 
-# ---------------------------------------------------------------- links
-
-
-def all_reduce(case: Case) -> Iterator[Candidate]:
-    """The engine's own kernel switched off, or unavailable on PCIe."""
-    o, facts = case.options, case.deployment.facts
-    if o.attention_tp < 2:
-        return
-    if o.all_reduce == "nccl" and (facts.full_nvlink or o.attention_tp == 2):
-        yield Candidate("custom all-reduce switched off", "small messages take NCCL, with its longer start-up",
-                        f"{o.engine} {o.version} dispatch of all-reduce", {"all_reduce": None})
-    since = PCIE_IPC_SINCE.get(o.engine)
-    if since and not facts.full_nvlink and facts.p2p and o.attention_tp in (4, 8) and o.all_reduce != "pcie_ipc":
-        older = not at_least(o.version, since)
-        yield Candidate(
-            "custom all-reduce unavailable on PCIe",
-            "more than two GPUs without NVLink always take NCCL; the PCIe IPC kernel is switched on apart"
-            + (f", from {o.engine} {since} on: both sides are asked there" if older else ""),
-            f"{o.engine} dispatch of all-reduce; FlashInfer PCIe IPC", {"all_reduce": "pcie_ipc"},
-            version=since if older else "",
-        )
-
-
-def nccl_setup(case: Case) -> Iterator[Candidate]:
-    """NCCL variables that cost, P2P that is off, and the variant that the answer takes for granted."""
-    o, d = case.options, case.deployment
-    if o.tp == 1 and o.pp == 1:
-        return
-    words = (o.nccl or "").split()
-    for word in words:
-        if "=" in word:
-            rest = " ".join(w for w in words if w != word) or None
-            off = word.startswith(("NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL"))
-            yield Candidate("P2P between GPUs switched off" if off else f"NCCL variable {word}",
-                            "messages go through host memory" if off else "it binds NCCL's own choice",
-                            "NCCL 2.30.7 graph/paths.cc, graph/tuning.cc", {"nccl": rest}, flag=f"remove {word}")
-    if d.node.p2p is False:
-        yield Candidate("no P2P between GPUs on this node", "messages go through host memory; a patched driver or "
-                        "another platform is needed", "node file", node=_with_p2p(d.node), flag="P2P on")
-    found = d.node.collectives
-    if not words and found and found.default != "stock" and "stock" in found.variants:
-        yield Candidate(
-            "the answer takes NCCL as tuned",
-            f"this node's figures are for the variant {found.default!r}; with NCCL as installed it is slower",
-            "node file, collectives", {"nccl": "stock"}, flag="NCCL without its tuning", kind="risk",
-        )
-
-
-def _with_p2p(node: Node) -> Node:
-    """The node with peer access; its own measured collectives no longer hold."""
-    return node.model_copy(update={"p2p": True, "collectives": None})
-
-
 RULES = (graphs, crowded_slot, async_depth, uneven_stages, experts, replicated_kv, memory_fraction, limits, idle_gpus,
          all_reduce, nccl_setup)
-assert set(PCIE_IPC_SINCE) <= set(ENGINES)

@@ -10,11 +10,13 @@ from perfmodel.deployment import Deployment, deploy
 from perfmodel.insight.observed import Observation, Series, by_row, read
 from perfmodel.placement import links_of
 from perfmodel.step.collective import eager_s, unstated_sd
-from perfmodel.step.communication import collective_s, nccl_choice
+from perfmodel.step.communication import collective_s, kernel_s, nccl_choice
 
-TABLES = ("nccl-aiconfigurator", "nccl-host-staged", "nccl-public")
+TABLES = ("nccl-aiconfigurator", "nccl-host-staged", "nccl-public", "nccl-clusters", "nccl-kernels")
 SMALLEST, LARGEST = 2.0**10, 2.0**28        # of the messages that are compared [B]
-PLAIN = ("nccl-tests", "torch")             # backends that run NCCL alone; others are an engine's choice
+PLAIN = ("nccl-tests", "torch", "pynccl")   # backends that run NCCL alone; others are an engine's choice, or a kernel:
+FORCED = {"custom_one_shot": "custom_one_shot", "custom_two_shot": "custom_two_shot", "multimem": "multimem",
+          "symm_mem_two_shot": "symm_mem"}
 
 
 def why_not(row: dict[str, str]) -> str:
@@ -45,8 +47,9 @@ def deployment_of(row: dict[str, str]) -> Deployment:
     """A deployment whose only purpose is to know links and kernels of a row."""
     engine = "sglang" if row["backend"] == "sglang" else "vllm"
     kernels = {"pcie_ipc": "pcie_ipc", "nccl-tests": "nccl", "torch": "nccl"}.get(row["backend"])
-    return deploy("kimi-k2.6", node=row["node"], engine=engine, tp=int(row["gpus"]), nccl=row["nccl"] or None,
-                  all_reduce=kernels)
+    ranks = int(row["gpus"])
+    return deploy("kimi-k2.6", node=row["node"], engine=engine, tp=ranks if 64 % ranks == 0 else 1,
+                  nccl=row["nccl"] or None, all_reduce=kernels)
 
 
 def _series(sweep: str, rows: list[dict[str, str]]) -> Series:
@@ -60,12 +63,14 @@ def _series(sweep: str, rows: list[dict[str, str]]) -> Series:
     )
 
     def seconds(factors: dict[str, Any]) -> np.ndarray:
-        if first["backend"] in PLAIN:
+        if first["backend"] in FORCED:
+            times = kernel_s(FORCED[first["backend"]], sizes[None], ranks, links, factors, sums=False)
+        elif first["backend"] in PLAIN:
             times = nccl_choice(op, sizes[None], ranks, links, factors)[2]
         else:
             times = collective_s(op, sizes[None], ranks, d, links, factors)
         if first["mode"] != "graph":
-            times = eager_s(times, ranks if first["mode"] == "process" else 1)
+            times = eager_s(times, ranks if first["mode"] == "process" else 1, first["mode"] == "torch")
         return by_row(times, len(sizes))
 
     more = unstated_sd(op, sizes, ranks, links)

@@ -8,22 +8,19 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from perfmodel import engines
 from perfmodel.engines import flags, sglang_flags, tensorrt_llm_flags, vllm_flags
 from perfmodel.engines.flag_versions import flag_warnings
-from perfmodel.errors import BadInput
+from perfmodel.errors import BadInput, shown
+from perfmodel.insight.shell_words import expanded, gpus_seen, logical_line, settings_in, slips, start_of
 from perfmodel.placement.nccl import ENVIRONMENT
 
-MOST_CHARACTERS, MOST_WORDS = 65_536, 2_000
 TABLES = {"vllm": vllm_flags.READ, "sglang": sglang_flags.FLAGS, "tensorrt-llm": tensorrt_llm_flags.FLAGS}
-_MODULES = {"vllm.entrypoints.openai.api_server": "vllm", "vllm.entrypoints.api_server": "vllm",
-            "sglang.launch_server": "sglang"}
 _PROGRAM = {"vllm": ["vllm", "serve"], "sglang": ["python", "-m", "sglang.launch_server"],
             "tensorrt-llm": ["trtllm-serve"]}
-_OPERATORS = ("&&", "||", "|", ";", "&", ">", ">>", "<", "2>&1", "&>", "1>", "2>")
 # Known, but the answer does not follow them: what each would change. Kind: derived from the engines' sources.
 UNMODELLED = {
     "--kv-cache-memory-bytes": "sets the KV pool itself; the memory fraction is taken instead",
@@ -71,6 +68,7 @@ class Launch:
     unknown: tuple[str, ...]
     warnings: tuple[str, ...]
     notes: tuple[str, ...]
+    gpus: int | None = None     # that the settings around it leave to it
 
     @property
     def line(self) -> str:
@@ -79,39 +77,46 @@ class Launch:
 
 
 def read_launch(text: str, engine: str | None = None, moe: bool = True, environment: dict[str, str] | None = None,
-                image: str = "") -> Launch:
+                image: str = "", gpus: int | None = None) -> Launch:
     """One launch line. ``engine`` may state the version (``sglang==0.5.10``), which else an image's tag may.
 
-    >>> launch = read_launch("CUDA_VISIBLE_DEVICES=0 vllm serve org/model -tp 2 --no-such-flag")
-    >>> launch.engine, launch.model, launch.keywords, launch.unknown
-    ('vllm', 'org/model', {'tp': 2}, ('--no-such-flag',))
+    >>> launch = read_launch("CUDA_VISIBLE_DEVICES=0,1 vllm serve org/model -tp 2 --no-such-flag")
+    >>> launch.engine, launch.model, launch.keywords, launch.unknown, launch.gpus
+    ('vllm', 'org/model', {'tp': 2}, ('--no-such-flag',), 2)
     """
-    line, known = _line(text, dict(environment or {}))
-    words, unset = _expanded(line, known)
-    found = _start(words, image)
+    for given in (text, engine or ""):
+        if not isinstance(given, str):
+            raise BadInput(f"the command and the engine must be text, not {shown(given)}")
+    line, known = logical_line(text, dict(environment or {}))
+    words, unset = expanded(line, known)
+    found = start_of(words, image)
     if found is None:
         raise NotACommand("not a command that starts a server: " + _short(text),
                           ["vllm serve ..., python -m sglang.launch_server ..., or trtllm-serve ..."])
     program, before, rest = found
-    settings = {**known, **_settings(before)}
+    settings = {**known, **settings_in(before)}
     name, _, version = (engine or "").partition("==")
     stated = next((n for n, m in engines.ENGINES.items() if name and engines.get(name)[0] is m), program)
     if stated != program:
         raise BadInput(f"the command starts {program}, the question names {stated}")
     version = version or _version_of(image, before)
-    remark = text.partition("# --config:")[2] if program == "tensorrt-llm" else ""
+    remark = text[text.index("# --config:"):] if program == "tensorrt-llm" and "# --config:" in text else ""
+    if not remark and "# weights: " in text:
+        remark = text[text.rindex("# weights: "):]
     rest, notes = _normal(_joined(rest), program)
-    return _parsed(program, version, moe, settings, rest, remark, [*notes, *unset])
+    launch = _parsed(program, version, moe, settings, rest, remark, [*slips(text), *notes, *unset])
+    return replace(launch, gpus=gpus if gpus is not None else gpus_seen(settings, before))
 
 
 def _parsed(program: str, version: str, moe: bool, environment: dict[str, str], rest: list[str], remark: str,
             notes: list[str]) -> Launch:
     module, rules, _ = engines.get(f"{program}=={version}" if version else program)
     call = [*(f"{k}={v}" for k, v in environment.items() if re.fullmatch(r"[A-Z_][A-Z0-9_]*", k)), *_PROGRAM[program]]
-    text = shlex.join([*call, *rest]) + (f"  # --config: {remark}" if remark else "")
+    text = shlex.join([*call, *rest]) + (f"  {remark}" if remark else "")
     model, keywords, unknown = module.parse_command(text, moe=moe, model_needed=False)
     plain = [vllm_flags._undotted(word) for word in rest] if program == "vllm" else rest
-    stray = [word for word in flags.read(plain, TABLES[program])[1] if word != model]
+    free = flags.read(plain, TABLES[program], program)[1]
+    stray = [word for word in free if word != model and not ("# weights: " in remark and word == free[0])]
     if "<" in model or "$" in model:
         model, unknown = "", (*unknown, model)
     if keywords.get("prefill_chunk") == -1:
@@ -127,116 +132,6 @@ def _parsed(program: str, version: str, moe: bool, environment: dict[str, str], 
 
 def _names(words: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(word.partition("=")[0].replace("_", "-") for word in words if word.startswith("-")))
-
-
-def _line(text: str, environment: dict[str, str]) -> tuple[str, dict[str, str]]:
-    """The logical line that starts a server; ``export`` lines before it are kept as settings."""
-    if len(text) > MOST_CHARACTERS:
-        raise BadInput(f"the command is longer than {MOST_CHARACTERS:,} characters")
-    lines = [line for line in re.sub(r"\\\r?\n", " ", text).splitlines() if line.strip() and not _comment(line)]
-    if len(lines) < 2:
-        return (lines[0] if lines else ""), environment
-    for line in lines:
-        try:
-            words = flags_split(line)
-        except BadInput:                    # a quote spans lines: the text is one command
-            return text, environment
-        if _start(words, "") is not None or any(_engine_of_image(word) for word in words):
-            return line, environment
-        for word in words:
-            if match := re.fullmatch(r"([A-Z_][A-Z0-9_]*)=(.*)", word, re.DOTALL):
-                environment[match[1]] = match[2]
-    return lines[0], environment
-
-
-def _comment(line: str) -> bool:
-    return line.lstrip().startswith("#")
-
-
-def flags_split(text: str) -> list[str]:
-    """Words as a shell splits them; a text that a shell would refuse is refused."""
-    try:
-        words = shlex.split(text, comments=True)
-    except ValueError as problem:
-        raise BadInput(f"the command does not read as a shell line: {problem}") from None
-    if len(words) > MOST_WORDS:
-        raise BadInput(f"the command has more than {MOST_WORDS:,} words")
-    return words
-
-
-def _expanded(line: str, environment: dict[str, str]) -> tuple[list[str], list[str]]:
-    """Words with ``$NAME``, ``${NAME:-default}`` and ``$(NAME)`` put in where their value is known."""
-    words, missing = flags_split(line), []
-    local = {**environment, **_settings(words)}
-
-    def value(match: re.Match[str]) -> str:
-        name, default = match[1] or match[2] or match[4], match[3]
-        if name in local:
-            return local[name]
-        if default is not None:
-            return default
-        missing.append(f"variable {name} has no value here")
-        return match[0]
-
-    pattern = re.compile(r"\$(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*)(?::?-([^}]*))?\}|\(([A-Za-z_]\w*)\))")
-    return [pattern.sub(value, word)[:MOST_CHARACTERS] for word in words], list(dict.fromkeys(missing))
-
-
-def _start(words: Sequence[str], image: str) -> tuple[str, list[str], list[str]] | None:
-    """Engine, the words before its program, and the words after it up to the next shell operator."""
-    for i, word in enumerate(words):
-        name, after = word.rsplit("/", 1)[-1], list(words[i + 1:])
-        if name in ("bash", "sh") and after[:1] in (["-c"], ["-lc"], ["-ec"]) and len(after) > 1:
-            inner = _line(after[1], {})[0]
-            for piece in re.split(r"&&|;|\|\|", inner):
-                if (found := _start(flags_split(piece), image)) is not None:
-                    return found[0], [*words[:i], *found[1]], found[2]
-        if name == "vllm" and after and (after[0] == "serve" or after[0].startswith("-")):
-            return "vllm", list(words[:i]), _until_operator(after[after[0] == "serve":])
-        if name == "sglang" and after[:1] == ["serve"]:
-            return "sglang", list(words[:i]), _until_operator(after[1:])
-        if word == "-m" and after and after[0] in _MODULES:
-            return _MODULES[after[0]], list(words[:i]), _until_operator(after[1:])
-        if name == "trtllm-serve":
-            return "tensorrt-llm", list(words[:i]), _until_operator(after[after[:1] == ["serve"]:])
-        if name.endswith(("sglang/launch_server.py", "openai/api_server.py")):
-            return ("sglang" if "sglang" in word else "vllm"), list(words[:i]), _until_operator(after)
-    for i, word in enumerate(words):
-        if (engine := _engine_of_image(word)) == "vllm" and {"docker", "podman"} & set(words[:i]):
-            return engine, list(words[:i + 1]), _until_operator(words[i + 1:])
-    if image and _engine_of_image(image) == "vllm" and words and words[0].startswith("-"):
-        return "vllm", [], _until_operator(words)               # the image's entry point is the server
-    return None
-
-
-def _engine_of_image(word: str) -> str:
-    match = re.search(r"(?:^|/)(vllm-openai|sglang|tritonllm|tensorrt-llm)[\w.-]*(?::|@|$)", word)
-    if match is None or word.startswith("-"):
-        return ""
-    return {"vllm-openai": "vllm", "sglang": "sglang"}.get(match[1], "tensorrt-llm") if "/" in word else ""
-
-
-def _until_operator(words: Sequence[str]) -> list[str]:
-    kept = []
-    for word in words:
-        if word in _OPERATORS or re.match(r"\d?>{1,2}(&|/|\w)", word):
-            break
-        kept.append(word.rstrip(";"))
-        if word.endswith(";"):
-            break
-    return kept
-
-
-def _settings(words: Sequence[str]) -> dict[str, str]:
-    """``NAME=value`` words, also after ``-e`` or ``--env=``."""
-    found = {}
-    for word in words:
-        match = re.fullmatch(r"(?:--env=|-e)?([A-Z_][A-Z0-9_]*)=(.*)", word, re.DOTALL)
-        if match is None and not word.startswith("-"):
-            continue
-        if match is not None:
-            found[match[1]] = match[2]
-    return found
 
 
 def _joined(words: list[str]) -> list[str]:

@@ -5,15 +5,16 @@ Files are read as text or by the catalog's YAML reader, which knows no tags and 
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from perfmodel.catalog.yaml import parse_yaml, read_text
-from perfmodel.errors import BadInput, PerfModelError
+from perfmodel.errors import BadInput, PerfModelError, shown
 from perfmodel.insight.launch import Launch, NotACommand, read_launch
 
 MOST_BYTES, MOST_DOCUMENTS = 2**18, 64
@@ -27,10 +28,18 @@ class Found:
     where: str
     environment: dict[str, str] = field(default_factory=dict)
     image: str = ""
+    gpus: int | None = None
+    notes: tuple[str, ...] = ()
 
 
-def launch_of(command: str, engine: str | None = None, moe: bool = True) -> tuple[Launch, str]:
+def launch_of(command: str | os.PathLike[str], engine: str | None = None, moe: bool = True) -> tuple[Launch, str]:
     """The launch in a text, or in the file that the text names; and where it was found."""
+    if not isinstance(command, str):
+        if not isinstance(command, os.PathLike) or not isinstance(os.fspath(command), str):
+            raise BadInput(f"the command must be text or the path of a file, not {shown(command)}")
+        command = str(os.fspath(command))
+        if not Path(command).is_file():
+            raise BadInput(f"{command}: no such file")
     if not _names_a_file(command):
         return read_launch(command, engine, moe), "the command"
     path = Path(command.strip())
@@ -38,7 +47,8 @@ def launch_of(command: str, engine: str | None = None, moe: bool = True) -> tupl
     launches: list[tuple[Launch, str]] = []
     for item in found:
         try:
-            launches.append((read_launch(item.text, engine, moe, item.environment, item.image), item.where))
+            launch = read_launch(item.text, engine, moe, item.environment, item.image, item.gpus)
+            launches.append((replace(launch, notes=(*launch.notes, *item.notes)), item.where))
         except NotACommand:
             continue
     if not launches:
@@ -85,7 +95,7 @@ def _documents(text: str, name: str) -> Iterator[dict[str, Any]]:
         if not any(line.strip() and not line.lstrip().startswith("#") for line in part.splitlines()):
             continue
         try:
-            yield parse_yaml(part, name)
+            yield parse_yaml(part, name, aliases=True)
             read += 1
         except PerfModelError as problem:
             refused.append(problem)
@@ -94,18 +104,31 @@ def _documents(text: str, name: str) -> Iterator[dict[str, Any]]:
 
 
 def _systemd(text: str, name: str) -> Iterator[Found]:
+    """Commands of a unit, or of a Podman quadlet (``Exec=`` behind ``Image=``)."""
     environment: dict[str, str] = {}
-    lines = re.sub(r"\\\r?\n", " ", text).splitlines()
-    for line in lines:
-        key, equals, value = line.strip().partition("=")
-        if equals and key.strip() == "Environment":
-            for word in shlex.split(value):
-                setting, has, given = word.partition("=")
-                environment |= {setting: given} if has else {}
-    for line in lines:
-        key, equals, value = line.strip().partition("=")
-        if equals and key.strip() in ("ExecStart", "Exec") and value.strip():
-            yield Found(value.strip().lstrip("-@:+!"), f"{name} {key.strip()}", environment)
+    notes: list[str] = []
+    image = ""
+    lines = [line.strip() for line in re.sub(r"\\\r?\n", " ", text).splitlines()
+             if line.strip() and not line.lstrip().startswith(("#", ";"))]
+    pairs = [(key.strip(), value.strip()) for key, equals, value in (line.partition("=") for line in lines) if equals]
+    for key, value in pairs:
+        if key == "Environment":
+            environment |= _settings(_unit_words(value, name))
+        elif key == "EnvironmentFile":
+            notes.append(f"EnvironmentFile={value[:80]} is not read: its settings are not known here")
+        elif key == "Image":
+            image = value
+    for key, value in pairs:
+        if key in ("ExecStart", "Exec") and value:
+            text = value.lstrip("-@:+!").replace("$$", "$")
+            yield Found(text, f"{name} {key}", environment, image, None, tuple(notes))
+
+
+def _unit_words(value: str, name: str) -> list[str]:
+    try:
+        return shlex.split(value)
+    except ValueError as problem:
+        raise BadInput(f"{name}: Environment={value[:80]} does not read: {problem}") from None
 
 
 def _compose(document: dict[str, Any], name: str) -> Iterator[Found]:
@@ -113,26 +136,55 @@ def _compose(document: dict[str, Any], name: str) -> Iterator[Found]:
     for service, body in services.items() if isinstance(services, dict) else ():
         if isinstance(body, dict):
             text = " ".join(filter(None, (_joined(body.get("entrypoint")), _joined(body.get("command")))))
+            notes = ("env_file is not read: its settings are not known here",) if body.get("env_file") else ()
             if text:
-                yield Found(text, f"{name} services.{service}", _settings(body.get("environment")),
-                            str(body.get("image") or ""))
+                yield Found(text.replace("$$", "$"), f"{name} services.{service}", _settings(body.get("environment")),
+                            str(body.get("image") or ""), _devices(body), notes)
 
 
-def _kubernetes(document: Any, name: str, path: str = "") -> Iterator[Found]:
-    """Containers at any depth: Pod, Deployment, StatefulSet, LeaderWorkerSet and their like."""
+def _devices(body: dict[str, Any]) -> int | None:
+    """GPUs that a service of a compose file reserves."""
+    found: Any = body
+    for key in ("deploy", "resources", "reservations", "devices"):
+        found = found.get(key) if isinstance(found, dict) else None
+    for device in found if isinstance(found, list) else ():
+        if isinstance(device, dict) and isinstance(ids := device.get("device_ids"), list):
+            return len(ids)
+        if isinstance(device, dict) and isinstance(count := device.get("count"), int):
+            return count
+    return None
+
+
+def _limit(body: dict[str, Any]) -> int | None:
+    """GPUs that a container of a manifest is given."""
+    resources = body.get("resources")
+    for part in ("limits", "requests"):
+        given = resources.get(part) if isinstance(resources, dict) else None
+        for key in ("nvidia.com/gpu", "amd.com/gpu"):
+            if isinstance(given, dict) and str(given.get(key, "")).isdecimal():
+                return int(str(given[key])[:6])
+    return None
+
+
+def _kubernetes(document: Any, name: str) -> Iterator[Found]:
+    """Containers at any depth (Pod, Deployment, StatefulSet, LeaderWorkerSet, ...), and scripts of a ConfigMap."""
     if isinstance(document, list):
         for item in document:
-            yield from _kubernetes(item, name, path)
+            yield from _kubernetes(item, name)
     elif isinstance(document, dict):
+        data = document.get("data") if document.get("kind") == "ConfigMap" else None
+        for key, text in data.items() if isinstance(data, dict) else ():
+            if isinstance(text, str) and re.search("vllm|sglang|trtllm", text):
+                yield Found(text, f"{name} data.{key}")
         for key, value in document.items():
             if key in ("containers", "template_containers") and isinstance(value, list):
                 for body in value:
                     if isinstance(body, dict) and (body.get("command") or body.get("args")):
                         text = " ".join(filter(None, (_joined(body.get("command")), _joined(body.get("args")))))
                         yield Found(text, f"{name} container {body.get('name', '?')}", _settings(body.get("env")),
-                                    str(body.get("image") or ""))
+                                    str(body.get("image") or ""), _limit(body))
             elif key != "services" and isinstance(value, dict | list):
-                yield from _kubernetes(value, name, f"{path}.{key}")
+                yield from _kubernetes(value, name)
 
 
 def _joined(words: Any) -> str:

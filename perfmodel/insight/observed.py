@@ -157,10 +157,10 @@ def _observation(row: dict[str, str], kind: str) -> Observation:
                        concurrency=float(row["concurrency"] or 1))
 
 
-def decode_seconds(deployment: Deployment, batch: np.ndarray, context: np.ndarray) -> Any:
+def decode_seconds(deployment: Deployment, batch: np.ndarray, context: np.ndarray, arrival: str | None = None) -> Any:
     """Function of the factors: seconds of decode steps, [draws, rows]."""
     placement = place(deployment)
-    slots = occupancy(deployment, batch, running_limit(placement))
+    slots = occupancy(deployment, batch, running_limit(placement), arrival)
     return lambda factors: by_row(forward.decode(placement, batch, context, factors, slots).seconds, len(batch))
 
 

@@ -19,7 +19,7 @@ from perfmodel.step import step
 from perfmodel.step.factors import NAMES
 
 MOVE, LARGE, NONE_AT_ALL = 1.01, 1e9, 1e-12
-AXES = ("concurrency", "context", "bandwidth")
+AXES = ("concurrency", "context", "bandwidth", "links")
 _NEGLIGIBLE = 1e-4          # elasticities below this are not listed
 Figure = Callable[[Deployment], float]
 
@@ -64,7 +64,7 @@ def _scaled_fraction(d: Deployment, times: float) -> Deployment:
     return replace(d, options=replace(d.options, memory_fraction=min(fraction, 1.0)))
 
 
-def _factor(d: Deployment, name: str, times: float) -> Deployment:
+def scaled_factor(d: Deployment, name: str, times: float) -> Deployment:
     value = d.calibration.parameters[name].value * times
     return with_factors(d, {name: min(value, 1.0) if name == "roofline_overlap" else value})
 
@@ -74,13 +74,13 @@ def parameters(d: Deployment) -> Iterator[tuple[str, str, Callable[[float], Depl
     yield "memory bandwidth", "hardware", lambda times: scaled_accelerator(d, "bandwidth", times)
     yield "arithmetic peak", "hardware", lambda times: scaled_accelerator(d, "peak", times)
     yield "streaming multiprocessors", "hardware", lambda times: scaled_accelerator(d, "sms", times)
-    yield "link bandwidth", "hardware", lambda times: _factor(d, "collective_bandwidth_factor", times)
-    yield "link latency", "hardware", lambda times: _factor(d, "collective_latency_factor", times)
+    yield "link bandwidth", "hardware", lambda times: scaled_factor(d, "collective_bandwidth_factor", times)
+    yield "link latency", "hardware", lambda times: scaled_factor(d, "collective_latency_factor", times)
     yield "memory of a GPU", "hardware", lambda times: _scaled_memory(d, times)
     yield "memory_fraction", "engine", lambda times: _scaled_fraction(d, times)
     for name in NAMES:
         if name not in ("collective_bandwidth_factor", "collective_latency_factor"):
-            yield name, "engine", lambda times, name=name: _factor(d, name, times)      # type: ignore[misc]
+            yield name, "engine", lambda times, name=name: scaled_factor(d, name, times)      # type: ignore[misc]
 
 
 def elasticities(d: Deployment, figure: Figure) -> tuple[Elasticity, ...]:
@@ -135,7 +135,7 @@ def limits(d: Deployment, figure: Figure) -> dict[str, float]:
         "zero latency (kernels, links, host, hops)": figure(without_latency(d)),
         "infinite memory bandwidth": figure(scaled_accelerator(d, "bandwidth", LARGE)),
         "infinite arithmetic": figure(scaled_accelerator(d, "peak", LARGE)),
-        "infinite link bandwidth": figure(_factor(d, "collective_bandwidth_factor", LARGE)),
+        "infinite link bandwidth": figure(scaled_factor(d, "collective_bandwidth_factor", LARGE)),
         "host at no cost": figure(with_factors(d, {"host_speed": NONE_AT_ALL, "host_sequence_s": NONE_AT_ALL})),
     }
 
@@ -172,7 +172,7 @@ Rates = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
 def break_even(rates: Rates, axis: str, low: float, high: float, names: tuple[str, str]) -> BreakEven:
     """Where the first rate passes the second between ``low`` and ``high``.
 
-    Concurrency is whole: every value is asked, so the answer is complete. Along context and bandwidth both rates are
+    Concurrency is whole: every value is asked, so the answer is complete. Along context and bandwidths both rates are
     monotone (more work never takes less time), so an interval is settled when the rate of one at its worse end exceeds
     the rate of the other at its better end; intervals are halved until they are settled or a crossing is enclosed.
     """
@@ -196,7 +196,7 @@ def break_even(rates: Rates, axis: str, low: float, high: float, names: tuple[st
     crossings = [float(grid[i + 1]) for i in changes]
     if not proven:
         crossings = [_refined(rates, float(grid[i]), float(grid[i + 1]), float(sign[i])) for i in changes]
-        proven, proof = _settled(rates, grid, first, second, changes, rising=axis == "bandwidth")
+        proven, proof = _settled(rates, grid, first, second, changes, rising=axis != "context")
     winner = [names[0] if s > 0 else names[1] for s in (sign[0], sign[-1])]
     return BreakEven(axis, float(grid[0]), float(grid[-1]), tuple(crossings), winner[0], winner[1], float(ratio.min()),
                      float(ratio.max()), proven, proof)

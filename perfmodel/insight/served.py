@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
@@ -9,33 +10,59 @@ from typing import Any
 import numpy as np
 
 from perfmodel.catalog import load_model
+from perfmodel.costs.serving import burst_share
 from perfmodel.deployment import Deployment, deploy
 from perfmodel.insight.observed import Observation, Series, by_row, decode_seconds, read
+from perfmodel.insight.parallel import on_own_host
+from perfmodel.placement import place
 from perfmodel.serving.closed_loop import Loop, loop_of, loop_times
 from perfmodel.serving.lengths import Lengths
 from perfmodel.step.factors import NAMES, idle_factors
+from perfmodel.step.memory import kv_pool
 
 STEPS = "h200-vllm-steps-2026-11"
 SERVED, EXCLUDED = "e2e-tpot", "e2e-excluded"
 KEYS = ("author", "model", "quantization", "kv_dtype", "gpu", "n_gpus", "tp", "ep", "pp", "dp", "dp_attention",
-        "engine", "cuda_graphs", "lengths", "prompts_at_once")
+        "cuda_graphs", "lengths", "prompts_at_once")
 SPREADS = {"fixed": 0.0, "uniform-0.8-1": 0.2 / 12**0.5 / 0.9, "uniform-0-2": 1 / 3**0.5}
 TOGETHER = 0.5          # of prompts that come together, a request waits in decode for those behind it: half
 PREFILL_BOUND = 1024.0  # prompt tokens a decode step above which a row is scored apart and not fitted
 PREFILL_RATIO = 10.0    # prompt over answer, the same
+# vLLM 0.14.0, the first that schedules ahead of the device: released 2026-01-17 (deepjavalibrary/djl issue 3833)
+AHEAD_SINCE, BEFORE = "2026-01-17", "0.13.0"
+VERSION = re.compile(r"v?(\d+\.\d+[.\w]*)$")
+MOST_MEMORY = 0.96      # share of memory that a source has set which does not state it
 MOST_CAPTURED = 1024    # a benchmark that states graphs captured the batches that it ran
 
 
 def deployment_of(row: dict[str, str]) -> Deployment:
-    """The deployment of a row; what its source leaves open takes the default of the engine's newest known version."""
+    """The deployment of a row; what its source leaves open takes the default of the engine's version.
+
+    What was served did start: where the default leaves no memory for the cache, the source set more.
+    """
     counts: dict[str, Any] = {key: int(row[key]) for key in ("tp", "ep", "pp", "dp", "dp_attention")}
     most = None
     if row["engine"] == "tensorrt-llm" or row["cuda_graphs"] == "on":
         most = MOST_CAPTURED
-    return deploy(
-        row["model"], node=node_of(row), engine=row["engine"], quantization=row["quantization"] or None,
-        kv_dtype=row["kv_dtype"] or _kv(row), max_graph_batch=most,
-        cuda_graphs=False if row["cuda_graphs"] == "off" else None, **counts)
+    more: dict[str, Any] = {}
+    while True:
+        found = deploy(
+            row["model"], node=node_of(row), engine=engine_of(row), quantization=row["quantization"] or None,
+            kv_dtype=row["kv_dtype"] or _kv(row), max_graph_batch=most,
+            cuda_graphs=False if row["cuda_graphs"] == "off" else None, **counts, **more)
+        if more or kv_pool(place(found)).tokens > 0:
+            return found
+        more = {"memory_fraction": MOST_MEMORY}
+
+
+def engine_of(row: dict[str, str]) -> str:
+    """Engine and version of a row; vLLM of an unstated version by its date, since its host time differs by version."""
+    stated = VERSION.match(row["engine_version"])
+    if stated and row["engine"] != "tensorrt-llm":
+        return f"{row['engine']}=={stated[1]}"
+    if row["engine"] == "vllm" and "" < row["date"] < AHEAD_SINCE:
+        return f"vllm=={BEFORE}"
+    return row["engine"]
 
 
 def node_of(row: dict[str, str]) -> str:
@@ -53,7 +80,7 @@ def series() -> tuple[Series, ...]:
     """Every served row, grouped by deployment and lengths."""
     groups: dict[tuple[str, ...], list[dict[str, str]]] = {}
     for row in read(SERVED):
-        groups.setdefault(tuple(row[key] for key in KEYS), []).append(row)
+        groups.setdefault((engine_of(row), *(row[key] for key in KEYS)), []).append(row)
     return tuple(_series(rows) for rows in groups.values())
 
 
@@ -77,8 +104,7 @@ def _series(rows: list[dict[str, str]]) -> Series:
     first = rows[0]
     deployment = deployment_of(first)
     loop = join([_loop(deployment, row) for row in rows])
-    at_once = np.minimum(loop.limit / loop.copies, 1.0) if first["prompts_at_once"] else 0.0
-    share = 1.0 - (1.0 - TOGETHER) * at_once
+    share = _share(loop, deployment) if first["prompts_at_once"] else 1.0
     kept = tuple(Observation(row["id"], "e2e", source_of(row), use_of(row), 1e-3 * float(row["tpot_ms"]), "s",
                              concurrency=float(row["concurrency"])) for row in rows)
 
@@ -89,6 +115,16 @@ def _series(rows: list[dict[str, str]]) -> Series:
 
     return Series(kept, seconds, np.zeros(len(rows)), deployment.accelerator.name, deployment.options.engine,
                   uses=frozenset(NAMES) - idle_factors(deployment))
+
+
+def _share(loop: Loop, deployment: Deployment) -> Any:
+    """Of a steady loop's prefills, what prompts that came together meet: those behind it in the queue, as far as all
+    run at once; beside chunked prefill only as many as fit into its own steps."""
+    at_once, answer = np.minimum(loop.limit / loop.copies, 1.0), np.maximum(loop.output - 1, 1.0)
+    met = TOGETHER
+    if deployment.engine.mixes_prefill(deployment.options):
+        met = burst_share(loop.output, np.maximum(loop.copies * loop.new / loop.chunk, 1.0))
+    return 1.0 - (1.0 - met * loop.output / answer) * at_once
 
 
 def _loop(deployment: Deployment, row: dict[str, str]) -> Loop:
@@ -104,9 +140,12 @@ def join(loops: list[Loop]) -> Loop:
 
     parts = [[getattr(loop.slots, name) for loop in loops] for name in ("batch", "count")]
     batch, count = (np.concatenate(part, axis=2) for part in parts)
-    names = ("copies", "running", "active", "limit", "context", "new", "cached", "output")
+    names = ("copies", "running", "active", "limit", "chunk", "context", "new", "cached", "output")
     columns: dict[str, Any] = {name: column(name) for name in names}
-    return replace(loops[0], slots=replace(loops[0].slots, batch=batch, count=count), **columns)
+    padded, eager = (np.concatenate([getattr(loop.graphs, name) for loop in loops], axis=2)
+                     for name in ("padded", "eager"))
+    return replace(loops[0], slots=replace(loops[0].slots, batch=batch, count=count),
+                   graphs=replace(loops[0].graphs, padded=padded, eager=eager), **columns)
 
 
 @lru_cache(maxsize=1)
@@ -129,7 +168,7 @@ def _steps(rows: list[dict[str, str]]) -> Series:
     price = decode_seconds(deployment, batch, context)
 
     def seconds(factors: dict[str, Any]) -> np.ndarray:
-        return price({name: np.reshape(np.asarray(value, float), (-1, 1, 1)) for name, value in factors.items()})
+        return price(on_own_host(factors))
 
     return Series(kept, seconds, np.zeros(len(rows)), deployment.accelerator.name, first["engine"],
                   uses=frozenset(NAMES) - idle_factors(deployment))

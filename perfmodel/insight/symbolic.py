@@ -114,11 +114,24 @@ class _Stage:
 
 def _slot(placement: Placement, bench: Bench, number: dict[str, float], symbol: _Symbols, size: float,
           context: float) -> list[_Stage]:
+    """The stages at one slot's batch."""
     d = placement.deployment
     sequences = float(np.ceil(size / d.options.dp_attention))
     padded, eager = forward.pad_to_graph(d.engine.capture_sizes(d.options, d.facts), sequences)
     tokens = float(padded)
     load = Load("decode", tokens, tokens * d.options.dp_attention, sequences, context + 1.0, tokens)
+    f = bench.factors
+    loop = f["micro_batch_s"] * f["host_speed"] if placement.stages > 1 else 0
+    if placement.stages > 1 and d.engine.overlaps_host(d.options):
+        loop = loop + f["pipeline_hop_s"] * f["host_speed"]
+    more = loop + (f["host_sequence_s"] * sequences if np.all(eager) else 0)
+    return _stages(placement, bench, number, symbol, load, bool(np.all(eager)), more)
+
+
+def _stages(placement: Placement, bench: Bench, number: dict[str, float], symbol: _Symbols, load: Load, eager: bool,
+            host: Any) -> list[_Stage]:
+    """Rows of every stage for a load; stages that are alike are built once."""
+    d, tokens = placement.deployment, load.tokens
     silent = replace(placement, deployment=replace(d, engine=SimpleNamespace(    # type: ignore[arg-type]
         layer_collectives=lambda *_: (), step_collectives=lambda *_: ())))
     kinds = [[*forward.layer_rows(silent, bench, k, load), *_layer_calls(placement, bench, number, symbol, k, load)]
@@ -133,21 +146,20 @@ def _slot(placement: Placement, bench: Bench, number: dict[str, float], symbol: 
             rows = [forward.scale(row, n) for k, n in many for row in kinds[k]]
             rows += forward.stage_edges(silent, bench, stage, load)
             rows += _step_calls(placement, bench, number, symbol, stage, load)
-            known[key] = _stage(placement, bench, rows, bool(np.all(eager)), sequences, symbol, hop)
+            known[key] = _stage(placement, bench, rows, eager, host, symbol, hop)
         stages.append(known[key])
     return stages
 
 
-def _stage(placement: Placement, bench: Bench, rows: list[Row], eager: bool, sequences: float, symbol: _Symbols,
+def _stage(placement: Placement, bench: Bench, rows: list[Row], eager: bool, host: Any, symbol: _Symbols,
            hop: Any) -> _Stage:
     f = bench.factors
     rows = [replace(row, seconds=active(row.seconds, symbol.values)) for row in forward.merge(rows)]
     device = forward.total(rows)
-    host = f["micro_batch_s"] * f["host_speed"] if placement.stages > 1 else 0
     if eager:
         launch = f["eager_kernel_s"] * f["host_speed"]
-        host = host + f["host_sequence_s"] * sequences + eager_host_s(
-            forward.total(rows, "kernels"), launch, placement.deployment.options.tp, f["eager_rank_spread"])
+        host = host + eager_host_s(forward.total(rows, "kernels"), launch, placement.deployment.options.tp,
+                                   f["eager_rank_spread"])
     exposed = host - device if _value(host - device, symbol) > 0 else 0
     return _Stage(rows, device + exposed, exposed, hop)
 
@@ -178,7 +190,10 @@ def _assembled(placement: Placement, bench: Bench, slots: Occupancy, sizes: list
     parts.append(("host launch not hidden", sum(stage.exposed for stage in work[0])))
     if placement.stages > 1:
         parts.append(("pipeline hops", placement.stages * work[0][0].hop))
-    parts.append(("step overhead of the engine", f["step_fixed_s"] * f["host_speed"]))
+    d = placement.deployment
+    sequences = np.ceil(sizes[0][0] / d.options.dp_attention)
+    eager = np.all(forward.pad_to_graph(d.engine.capture_sizes(d.options, d.facts), sequences)[1])
+    parts.append(("step overhead of the engine", forward.between_steps(d, f, 0.0 if eager else float(sequences))))
     trip = sum(expression for _, expression in parts)
     if placement.stages > 1:
         queue = sum(count * max((stage.whole for stage in stages), key=lambda e: _value(e, symbol))
@@ -189,6 +204,34 @@ def _assembled(placement: Placement, bench: Bench, slots: Occupancy, sizes: list
     terms = [Term(name, expression, _value(expression, symbol)) for name, expression in parts]
     terms = [term for term in terms if term.seconds != 0]
     return Formula(tuple(sorted(terms, key=lambda term: -term.seconds)), trip, symbol.values)
+
+
+def prefill_formula(d: Deployment, tokens: float, context: float = 0.0) -> Formula:
+    """The prefill of one prompt of ``tokens`` new tokens after ``context`` cached ones as a formula."""
+    placement, known = place(d), factors_of(d)
+    number = dict(zip(known.names, (float(v) for v in known.values), strict=True))
+    symbol = _Symbols()
+    bench = _bench(placement, {name: v if name in FROZEN else symbol(name, v) for name, v in number.items()}, symbol)
+    one, many = forward.prefill_load(placement, np.float64(tokens), np.float64(context), np.float64(1.0))
+    chunks = float(many)
+    load = Load("prefill", *(float(np.ravel(value)[0]) for value in (
+        one.tokens, one.all_tokens, one.sequences, one.context, one.sampled)))
+    captured = d.engine.capture_sizes(d.options, d.facts)
+    eager = load.tokens > (max(captured) if captured and d.options.engine == "vllm" else 0)
+    stages = _stages(placement, bench, number, symbol, load, eager, 0)
+    rows = forward.merge([row for stage in stages for row in stage.rows])
+    parts = [(row.name, chunks * row.seconds) for row in rows]
+    parts.append(("host launch not hidden", chunks * sum(stage.exposed for stage in stages)))
+    if placement.stages > 1:
+        parts.append(("pipeline hops", chunks * (placement.stages - 1) * stages[0].hop))
+        once = sum(stage.whole for stage in stages) + (placement.stages - 1) * stages[0].hop
+        slowest = max((stage.whole for stage in stages), key=lambda e: _value(e, symbol))
+        parts.append(("stages that overlap", (chunks - 1) * (slowest - once)))
+    parts.append(("step overhead of the engine", chunks * forward.between_steps(d, bench.factors, load.sequences)))
+    terms = [Term(name, expression, _value(expression, symbol)) for name, expression in parts]
+    terms = [term for term in terms if term.seconds != 0]
+    whole = sum(term.expression for term in terms)
+    return Formula(tuple(sorted(terms, key=lambda term: -abs(term.seconds))), whole, symbol.values)
 
 
 # ---------------------------------------------------------------- collectives
@@ -223,8 +266,10 @@ def _call(placement: Placement, bench: Bench, number: dict[str, float], symbol: 
         return Row(name, 0.0, message_bytes=message, kernels=1.0, bound="communication")
     chosen = d.engine.all_reduce_backend(d.options, d.facts, call.ranks, message) if call.op == "all_reduce" else ""
     if chosen in KERNELS:
-        peer = symbol(f"B_peer_{call.ranks}", links.peer_Bps(call.ranks))
-        seen = SimpleNamespace(transport=links.transport, peer_Bps=lambda ranks: peer)
+        multimem = chosen == "symm_mem" and links.multimem(call.ranks)
+        peer = symbol(f"B_peer_{call.ranks}", links.peer_Bps(call.ranks, "multimem" if multimem else chosen))
+        seen = SimpleNamespace(transport=links.transport, peer_Bps=lambda ranks, kernel: peer, multimem=links.multimem,
+                               capability=links.capability)
         seconds = kernel_s(chosen, message, call.ranks, seen, bench.factors, d.options.engine)   # type: ignore[arg-type]
     else:
         _, index, _ = nccl_choice(call.op, message, call.ranks, links, number)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -12,25 +12,28 @@ from perfmodel.deployment import Deployment
 from perfmodel.errors import PerfModelError
 from perfmodel.insight.variants import changed, with_factors
 from perfmodel.serving.closed_loop import closed_loop
-from perfmodel.serving.curve import ServingCurve
 from perfmodel.serving.lengths import parse_lengths
+from perfmodel.step import prefill, step
 from perfmodel.step.factors import factors_of
 
 _PROBE = 0.05       # move of a factor's logarithm that gives its slope
 _SHOWN = 4
 
 
-class Point(Protocol):
-    """A measured throughput and its conditions."""
+KINDS = ("rate", "tpot", "step", "prefill")
 
-    @property
-    def concurrency(self) -> float: ...
-    @property
-    def tok_s(self) -> float: ...
-    @property
-    def input_tokens(self) -> float: ...
-    @property
-    def output_tokens(self) -> float: ...
+
+@dataclass(frozen=True)
+class SpeedPoint:
+    """A measured speed and its conditions. ``kind``: output tokens/s of all requests in flight (rate), of one request
+    after its first (tpot), decode steps/s of ``concurrency`` sequences with ``context`` cached tokens, prefills/s."""
+
+    concurrency: float
+    tok_s: float
+    input_tokens: float = 1024.0
+    output_tokens: float = 1024.0
+    kind: str = "rate"
+    context: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -61,7 +64,7 @@ Band = tuple[float, float, float]
 
 
 def explain_speed(
-    d: Deployment, points: Sequence[Point], arrival: str | None = None
+    d: Deployment, points: Sequence[SpeedPoint], arrival: str | None = None
 ) -> tuple[list[Band], tuple[Explanation, ...]]:
     """Predicted rate of every point with its band, and the explanations, the likeliest first.
 
@@ -69,8 +72,7 @@ def explain_speed(
     by the amount that fits the points best, and costs what its prior makes of so large a move: the score is the squared
     error left, in units of the residual of the calibration, plus the squared move in standard deviations.
     """
-    curves = [_curve(d, p, arrival) for p in points]
-    bands = [tuple(float(v[0]) for v in curve.output_tok_s) for curve in curves]
+    bands = [_band(d, p, arrival) for p in points]
     target = np.log([p.tok_s for p in points])
     base = np.log([band[0] for band in bands])
     gap = target - base
@@ -80,7 +82,7 @@ def explain_speed(
     found: list[tuple[float, Explanation]] = []
     for name, variant, how in _settings(d, arrival):
         try:
-            rates = np.log([float(_curve(variant, p, how).output_tok_s[0][0]) for p in points])
+            rates = np.log([_band(variant, p, how)[0] for p in points])
         except PerfModelError:
             continue
         left = float(np.sqrt(np.mean((target - rates) ** 2)))
@@ -89,7 +91,7 @@ def explain_speed(
         if sd <= 0 or value <= 0:
             continue
         moved = with_factors(d, {name: float(value * np.exp(_PROBE))})
-        slope = (np.log([float(_curve(moved, p, arrival).output_tok_s[0][0]) for p in points]) - base) / _PROBE
+        slope = (np.log([_band(moved, p, arrival)[0] for p in points]) - base) / _PROBE
         weight = float(slope @ slope) / noise**2 + 1 / sd**2
         step = float(slope @ gap) / noise**2 / weight
         left = float(np.sqrt(np.mean((gap - slope * step) ** 2)))
@@ -97,12 +99,22 @@ def explain_speed(
         found.append((score, Explanation(name, float(np.exp(step)), step / sd, before, left)))
     better = [item for item in found if item[1].error_after < 0.9 * before]
     better.sort(key=lambda item: item[0])
-    return [(b[0], b[1], b[2]) for b in bands], tuple(e for _, e in better[:_SHOWN])
+    return bands, tuple(e for _, e in better[:_SHOWN])
 
 
-def _curve(d: Deployment, point: Point, arrival: str | None) -> ServingCurve:
-    inputs, outputs = parse_lengths(point.input_tokens), parse_lengths(point.output_tokens)
-    return closed_loop(d, np.array([point.concurrency]), inputs, outputs, arrival)
+def _band(d: Deployment, p: SpeedPoint, arrival: str | None) -> Band:
+    """What the model says about a point, with its band."""
+    if p.kind in ("step", "prefill"):
+        cost = (step(d, batch=p.concurrency, context=p.context, arrival=arrival) if p.kind == "step"
+                else prefill(d, tokens=p.input_tokens * p.concurrency, context=p.context))
+        return 1 / float(cost.seconds), 1 / float(cost.seconds_high), 1 / float(cost.seconds_low)
+    curve = closed_loop(d, np.array([p.concurrency]), parse_lengths(p.input_tokens), parse_lengths(p.output_tokens),
+                        arrival)
+    if p.kind == "tpot":
+        value, low, high = (float(band[0]) for band in curve.tpot_s)
+        return 1 / value, 1 / high, 1 / low
+    value, low, high = (float(band[0]) for band in curve.output_tok_s)
+    return value, low, high
 
 
 def _settings(d: Deployment, arrival: str | None) -> Iterator[tuple[str, Deployment, str | None]]:

@@ -13,12 +13,13 @@ import numpy as np
 
 from perfmodel.catalog import load_calibration
 from perfmodel.errors import BadInput, UnknownName
-from perfmodel.insight import interconnect, kernels, observed, served
+from perfmodel.insight import interconnect, kernels, observed, parallel, served
+from perfmodel.insight.crossovers import Crossover, crossovers, lines
 from perfmodel.insight.observed import Observation, Series
 from perfmodel.step.cost import plain
 from perfmodel.step.factors import Z80, Factors, from_calibration
 
-KINDS = ("decode", "prefill", "kernels", "interconnect", "case", "steps", "e2e")
+KINDS = ("decode", "prefill", "kernels", "interconnect", "case", "steps", "parallel", "e2e")
 LEVEL = 0.8             # of the bands
 MARK = "<!-- perfmodel validate -->"
 HELD_OUT_MARK = "<!-- perfmodel validate e2e --held-out -->"
@@ -75,25 +76,29 @@ class Validation:
     sweeps: tuple[Score, ...]
     excluded: dict[str, int]
     calibrations: tuple[str, ...]
+    crossovers: tuple[Crossover, ...] = ()      # of collectives, where one way overtakes another
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
         rows = [{**asdict(row), "ratio": row.ratio, "in_band": row.in_band} for row in self.rows]
         clean = [{key: plain(value) for key, value in row.items()} for row in rows]
         return {"level": LEVEL, "calibrations": list(self.calibrations), "scores": [asdict(s) for s in self.scores],
-                "sweeps": [asdict(s) for s in self.sweeps], "excluded": self.excluded, "rows": clean}
+                "sweeps": [asdict(s) for s in self.sweeps], "excluded": self.excluded, "rows": clean,
+                "crossovers": [asdict(one) for one in self.crossovers]}
 
     def text(self) -> str:
         """Tables of at most 80 columns."""
         head = f"{'group':30}{'use':6}{'rows':>5}{'ratio':>7}{'error':>7}{'p90':>6}{'in band':>9}{'width':>7}"
-        lines = [head, *(score_line(score) for score in self.scores), "",
+        out = [head, *(score_line(score) for score in self.scores), "",
                  "ratio: median of predicted / measured; error: median of its distance from 1;",
                  "in band: share inside the 80 % bands; width: median half-width of the bands", "",
                  head.replace("group", "sweep"), *(score_line(score) for score in self.sweeps)]
+        if self.crossovers:
+            out += ["", *lines(self.crossovers)]
         if self.excluded:
-            lines += ["", f"{sum(self.excluded.values())} rows are not compared:",
+            out += ["", f"{sum(self.excluded.values())} rows are not compared:",
                       *(f"{count:6}  {reason}" for reason, count in self.excluded.items())]
-        return "\n".join(line.rstrip() for line in lines)
+        return "\n".join(line.rstrip() for line in out)
 
     def __repr__(self) -> str:
         return f"<Validation of {len(self.rows)} rows, {sum(self.excluded.values())} more not compared>"
@@ -110,10 +115,11 @@ def validate(what: str = "all") -> Validation:
     if what not in ("all", *KINDS):
         raise UnknownName("part of the validation", what, ("all", *KINDS))
     wanted = KINDS if what == "all" else (what,)
-    kept = [s for s in _all_series(wanted) if s.rows[0].kind in wanted]
+    kept = [s for s in _all_series(wanted) if s.rows[0].kind.split()[0] in wanted]
     rows = tuple(row for s in kept for row in compare(s, factors_for(s)))
     used = {name for s in kept for name in load_calibration(s.accelerator, s.engine).used}
-    return Validation(rows, _groups(rows), _sweeps(rows), _excluded(wanted), tuple(sorted(used)))
+    met = crossovers() if "interconnect" in wanted else ()
+    return Validation(rows, _groups(rows), _sweeps(rows), _excluded(wanted), tuple(sorted(used)), met)
 
 
 def write_into(page: str | os.PathLike[str], text: str, mark: str = MARK) -> None:
@@ -134,6 +140,8 @@ def _all_series(wanted: Iterable[str]) -> Iterable[Series]:
             yield from interconnect.series()
         elif kind == "steps":
             yield from served.step_series()
+        elif kind == "parallel":
+            yield from parallel.series()
         elif kind == "e2e":
             yield from served.series()
         elif kind == "case":
@@ -184,6 +192,8 @@ def _groups(rows: tuple[Compared, ...]) -> tuple[Score, ...]:
         members.setdefault((name, row.use), []).append(row)
         if row.kind == "interconnect":
             members.setdefault((f"interconnect, {row.sweep.split()[0]}", row.use), []).append(row)
+        if row.kind.startswith("parallel"):
+            members.setdefault(("parallel", row.use), []).append(row)
         if row.kind == "e2e":
             author, _, gpu, engine = row.sweep.split("/")
             members.setdefault((f"e2e, {engine} {gpu}", row.use), []).append(row)
@@ -213,6 +223,8 @@ def _excluded(wanted: Iterable[str]) -> dict[str, int]:
         reasons.update(filter(None, map(observed.why_not, observed.read(observed.SWEEPS))))
     if "case" in wanted:
         reasons.update(filter(None, map(observed.why_not, observed.read(observed.CASE))))
+    if "parallel" in wanted:
+        reasons.update(filter(None, map(parallel.why_not, observed.read(parallel.PARALLEL))))
     if "e2e" in wanted:
         for row in observed.read(served.EXCLUDED):
             reasons[f"e2e: {row['reason']}"] += int(row["rows"])

@@ -81,23 +81,32 @@ def _value(name: str, value: str) -> str:
             raise BadInput(f"NCCL_P2P_LEVEL must be one of {', '.join(LEVELS[:-1])}, not {value[:40]!r}")
     if name == "NCCL_PROTO" and not set(re.split(r"[,^]", value)) & {"LL", "LL128", "SIMPLE"}:
         raise BadInput(f"NCCL_PROTO must be LL, LL128 or Simple, not {value[:40]!r}")
+    if name == "NCCL_ALGO" and not set(re.split(r"[,^]", value)) & {"RING", "TREE", "NVLS"}:
+        raise BadInput(f"NCCL_ALGO must be Ring, Tree or NVLS, not {value[:40]!r}")
     return value
 
 
 def peer_to_peer(graph: Graph, gpus: Sequence[str], setup: Setup) -> bool:
-    """Whether NCCL lets all neighbours of the ring copy directly: peer access works and the path is near enough.
+    """Whether NCCL lets all neighbours of the ring copy directly."""
+    return staged_share(graph, gpus, setup) == 0
 
-    Source: NCCL 2.30.7 src/graph/paths.cc, ncclTopoCheckP2p: up to PXB by default, up to SYS for two GPUs on AMD hosts.
+
+def staged_share(graph: Graph, gpus: Sequence[str], setup: Setup) -> float:
+    """Share of the ring's steps inside machines that go through the host's memory. [1]
+
+    NCCL decides pair by pair: peer access works and the path is near enough. Source: NCCL 2.30.7 src/graph/paths.cc,
+    ncclTopoCheckP2p: up to PXB by default, up to SYS for two GPUs on AMD hosts.
     """
-    if setup.environment.get("NCCL_P2P_DISABLE", "0") not in ("0", ""):
-        return False
-    amd = graph.node.host.cpu.lower()
-    default = "SYS" if len(graph.gpus) <= 2 and ("amd" in amd or "epyc" in amd) else "PXB"
-    limit = LEVELS.index(setup.environment.get("NCCL_P2P_LEVEL", default))
     pairs = [
         (a, b) for a, b in zip(gpus, [*gpus[1:], gpus[0]], strict=True) if graph.machine_of[a] == graph.machine_of[b]
     ]
-    return all(graph.peer_access(a, b) and LEVELS.index(graph.path(a, b).level) <= limit for a, b in pairs)
+    if setup.environment.get("NCCL_P2P_DISABLE", "0") not in ("0", ""):
+        return 1.0
+    amd = graph.node.host.cpu.lower()
+    default = "SYS" if len(graph.gpus) <= 2 and ("amd" in amd or "epyc" in amd) else "PXB"
+    limit = LEVELS.index(setup.environment.get("NCCL_P2P_LEVEL", default))
+    staged = [not graph.peer_access(a, b) or LEVELS.index(graph.path(a, b).level) > limit for a, b in pairs]
+    return sum(staged) / max(1, len(staged))
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +146,7 @@ def search(graph: Graph, gpus: Sequence[str], capability: float, setup: Setup) -
 
 @lru_cache(maxsize=512)
 def limits(op: str, ranks: int, machines: int, found: Search, network_Bps: float, capability: float, nvls: bool,
-           protocols: tuple[str, ...]) -> tuple[tuple[str, float], ...]:
+           protocols: tuple[str, ...], ring: bool = True, tree: bool = True) -> tuple[tuple[str, float], ...]:
     """(algorithm and protocol, largest message that NCCL takes it for), smallest first; the last one has no limit."""
     sizes = 2.0 ** np.arange(6, 34, 1 / 16)
     width = min(found.graph_Bps, network_Bps)
@@ -146,13 +155,15 @@ def limits(op: str, ranks: int, machines: int, found: Search, network_Bps: float
     names, times = list(protocols), list(nccl_ring_s(sizes, steps, ranks, inter, width, found.channels, capability,
                                                      found.nvlink))
     times = [time for name, time in zip(("LL", "LL128", "Simple"), times, strict=True) if name in protocols]
-    if op == "all_reduce" and machines > 1:
-        tree = nccl_tree_s(sizes, ranks, machines, width, found.channels, capability, found.nvlink)
-        for name, time in zip(("LL", "LL128", "Simple"), tree, strict=True):
+    if not ring:
+        names, times = [], []
+    if op == "all_reduce" and machines > 1 and tree:
+        trees = nccl_tree_s(sizes, ranks, machines, width, found.channels, capability, found.nvlink)
+        for name, time in zip(("LL", "LL128", "Simple"), trees, strict=True):
             if name in protocols:
                 names.append(f"Tree {name}")
                 times.append(time)
-    if op == "all_reduce" and nvls and found.nvlink and "Simple" in protocols:
+    if op == "all_reduce" and nvls and found.nvlink and ("Simple" in protocols or not protocols):
         names.append("NVLS")
         nvls_s = nccl_nvls_s(sizes, ranks, machines, found.port_Bps, capability)
         times.append(np.maximum(nvls_s, sizes / network_Bps) if machines > 1 else nvls_s)

@@ -57,6 +57,7 @@ class Graph:
             self.edges[link.a][link.b] = Hop(link.a, link.b, width, delay)
             self.edges[link.b][link.a] = Hop(link.b, link.a, width, delay)
         self._paths: dict[tuple[str, str], Path] = {}
+        self._stated = {frozenset((pair.a, pair.b)): pair.p2p for pair in node.p2p_pairs}
 
     @cached_property
     def gpus(self) -> tuple[str, ...]:
@@ -161,6 +162,13 @@ class Graph:
             rate = min(rate, (len(gpus) - 1) / away)
         return rate
 
+    def host_Bps(self, a: str, b: str, staged: bool) -> float:
+        """Bandwidth of the path; through the host's memory that of the GPU's own PCIe port, if the file has one."""
+        ports = [hop.bandwidth_Bps for gpu in (a, b) for there, hop in self.edges[gpu].items()
+                 if self.kinds[there] in ("socket", "root", "switch")]
+        path = self.path(a, b)
+        return min(ports) if staged and path.level == "NVL" and ports else path.bandwidth_Bps
+
     def uplink_Bps(self, machine: int) -> float:
         """Bandwidth of a machine to the outside, one direction, all NICs. [B/s]"""
         out = [hop.bandwidth_Bps for name, number in self.machine_of.items() if number == machine
@@ -174,6 +182,8 @@ class Graph:
         level = self.path(a, b).level
         if level == "NET":
             return False
+        if (stated := self._stated.get(frozenset((a, b)))) is not None:
+            return stated
         if level == "NVL":
             return True
         return bool(self.node.p2p) if self.node.p2p != "within_socket" else level != "SYS"

@@ -36,6 +36,7 @@ _TREE_SHARE = {  # of a tree's bandwidth by log2(bytes / 64): treeCorrectionFact
     "Simple": (.9, .9, .9, .9, .9, .9, .9, .8, .7, .6, .6, .5, .5, .5, .5, .6, .7, .8, .7, .7, .8, .9, .9, .9),
 }  # fmt: skip
 _NVLS_S, _NVLS_NETWORK_S = 25e-6, 18e-6
+NVLS_HOPPER, NVLS_BLACKWELL = 0.85, 0.74        # share of the links that NVLS reaches: nvlsEfficiency
 
 
 def _generation(capability: float) -> int:
@@ -243,7 +244,7 @@ def nccl_nvls_s(message_bytes: Any, ranks: int, machines: int, port_Bps: float, 
     speed = channel_Bps(port_Bps / (heads + 1), compute_capability, 30)
     ladder = _SPEEDS[_generation(compute_capability)]
     above = [v * GB for v in ladder if speed < v * GB < 2 * speed]
-    share = 0.85 if compute_capability < 10 else 0.74
+    share = NVLS_HOPPER if compute_capability < 10 else NVLS_BLACKWELL
     width = heads * min(2 * speed * share * (heads - 1) / heads, max(above, default=speed))
     start = _NVLS_S + (_NVLS_NETWORK_S if machines > 1 else 0.0)
     return start + 2 * (ranks - 1) / ranks * size / width

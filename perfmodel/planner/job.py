@@ -1,39 +1,37 @@
-"""How long N samples take on one deployment: load, steady state, tail, restarts; energy and money."""
+"""How long N samples take: load, ramp, steady state, tail, failures; on one node or several; energy and money."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from perfmodel.costs.reliability import checkpointed_wall_s
 from perfmodel.costs.serving import lived_tokens
 from perfmodel.deployment import Deployment
-from perfmodel.errors import BadInput, Infeasible, is_number, shown
-from perfmodel.placement import text_bytes
-from perfmodel.serving import ServingCurve, predict
-from perfmodel.serving.lengths import Lengths, parse_lengths, sample
-from perfmodel.serving.simulate import Simulation, simulate
-from perfmodel.serving.tail import drain_s
+from perfmodel.errors import BadInput, Infeasible, is_number, shown, whole
+from perfmodel.planner.job_phases import SIMULATED as SIMULATED
+from perfmodel.planner.job_phases import Phases, Work, phases_of, work_of
+from perfmodel.planner.job_power import Draw, draw_of
+from perfmodel.planner.job_start import Start, positive, start_of
 from perfmodel.step.factors import Z80
 from perfmodel.step.memory import memory
 
-# Reading a checkpoint: 594 GB took about 6 minutes with TP8 on the case's node, whose PP8 "loaded much faster".
-# Kind: assumed for other hosts, hence the wide band.
-LOAD_BPS, LOAD_SD = 1.65e9, 0.7
-# Power of a GPU while decoding, as a share of its limit: 2.76 kW over 8 x 600 W in the Kimi K2.6 sweep (github
-# sjug/rtx6kpro@738985bb models/kimi-k26-v3.md); 0.25 to 0.33 was seen with graphs off. Kind: measured there.
-POWER_SHARE, POWER_SHARE_EAGER = 0.575, 0.29
-SIMULATED = 20_000  # jobs of up to so many samples run through the simulator, larger ones through the closed form
+AT_ONCE_S = 1.0  # work between two checkpoints where every finished answer is written by itself
+# For the reader who has no rate of his own: 419 unexpected interruptions of 16,384 GPUs in 54 days of training
+# (Llama 3, arXiv:2407.21783, section 3.3.4), as a rate of a node of eight GPUs.
+LLAMA3_PER_NODE_HOUR = 419 / (54 * 24) / (16_384 / 8)
 
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """The size of a job with its 80 % band."""
+    """The size of a job with its 80 % band; ``parts`` add up to the makespan."""
 
     deployment: Deployment
     samples: int
+    nodes: int
     concurrency: float
     makespan_s: float
     makespan_s_low: float
@@ -42,15 +40,27 @@ class Job:
     output_tok_s: float
     gpu_hours: float
     energy_kwh: float
+    energy_kwh_low: float
+    energy_kwh_high: float
     cost: float | None
     parts: dict[str, float]
+    failures: float  # expected
     method: str
     assumptions: tuple[str, ...]
+    phases: Phases = field(repr=False)
+    work: Work = field(repr=False)
+    effects: tuple[Any, ...] = ()  # what each factor does to the makespan, where that was asked
+
+    @property
+    def serving_from_s(self) -> float:
+        """From the start of the job to its first request. [s]"""
+        return self.parts["load_s"] + self.parts["warmup_s"]
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON of the public contract."""
+        """JSON of the public contract, and the job over time."""
         names = (
             "samples",
+            "nodes",
             "concurrency",
             "makespan_s",
             "makespan_s_low",
@@ -59,20 +69,37 @@ class Job:
             "output_tok_s",
             "gpu_hours",
             "energy_kwh",
+            "energy_kwh_low",
+            "energy_kwh_high",
             "cost",
+            "failures",
             "method",
         )
+        p = self.phases
+        columns = (("seconds", p.time_s + self.serving_from_s), ("running", p.running_at), ("output_tok_s", p.tok_s_at))
         return {
             **{name: getattr(self, name) for name in names},
             "parts": dict(self.parts),
+            "timeline": {name: np.asarray(values, float).tolist() for name, values in columns},
             "deployment": self.deployment.to_dict(),
             "assumptions": list(self.assumptions),
+            **({"sensitivity": [effect.to_dict() for effect in self.effects]} if self.effects else {}),
         }
 
     def __repr__(self) -> str:
         hours = self.makespan_s / 3600
         low, high = self.makespan_s_low / 3600, self.makespan_s_high / 3600
         return f"<Job {self.deployment.name} {self.samples:,} samples: {hours:.1f} h ({low:.1f} to {high:.1f})>"
+
+
+@dataclass(frozen=True)
+class Failing:
+    """Failures per hour of a node, work between two writes of what is done, and the time that a write takes."""
+
+    per_node_hour: float = 0.0
+    restarts: int = 0
+    interval_s: float = AT_ONCE_S
+    dump_s: float = 0.0
 
 
 def size_job(
@@ -83,127 +110,149 @@ def size_job(
     output_tokens: Any = 1024,
     requests: Sequence[tuple[int, int]] | None = None,
     concurrency: float | None = None,
+    request_rate: float | None = None,
+    nodes: int = 1,
     price_per_gpu_hour: float | None = None,
+    price_per_kwh: float | None = None,
+    gpu_power: float | None = None,
     restarts: int = 0,
+    failure_rate: float | None = None,
+    checkpoint_interval: float | None = None,
+    checkpoint_time: float = 0.0,
+    load_rate: float | None = None,
+    storage_bandwidth: float | None = None,
+    host_memory: float | None = None,
+    warmup: float | None = None,
     arrival: str = "staggered",
+    progress: Callable[[int, int], None] | None = None,
 ) -> Job:
     """Wall time of a batch job whose requests all wait in the queue from the start.
 
     Give ``samples`` with lengths or distributions, or ``requests`` as (input, output) pairs in the order submitted.
-    ``concurrency`` is what the client keeps in flight; by default everything is submitted at once. Each restart costs
-    a load and half of a running set's work. ``arrival`` as in `predict`; a long job replaces its requests many times,
-    so its pipeline slots end up evenly filled, while `predict` takes the engine's own way with a burst.
+    ``concurrency`` is what the client keeps in flight over all nodes; by default everything is submitted at once.
+    ``request_rate``: samples arrive one by one instead. ``nodes`` equal deployments take samples from one queue; each
+    loads for itself. A failure (``failure_rate`` per node hour, or so many ``restarts`` for certain) costs the load,
+    the answers in flight, and what was finished since the last write (``checkpoint_interval`` [s]; by default each
+    answer is written when it is done). ``load_rate`` [B/s] of a rank, ``storage_bandwidth`` [B/s] and ``host_memory``
+    [B] of a node, ``warmup`` [s], ``gpu_power`` [W] replace assumptions. ``arrival`` as in `predict`; a long job
+    replaces its requests many times, so its pipeline slots end up evenly filled.
     """
-    inputs, outputs, pairs = _workload(samples, input_tokens, output_tokens, requests)
-    count = len(pairs) if pairs is not None else int(samples or 0)
-    _check(concurrency, price_per_gpu_hour, restarts)
+    work = work_of(samples, input_tokens, output_tokens, requests, concurrency, request_rate, arrival)
+    failing = _failing(restarts, failure_rate, checkpoint_interval, checkpoint_time)
+    for name, price in (("price_per_gpu_hour", price_per_gpu_hour), ("price_per_kwh", price_per_kwh)):
+        if price is not None and not (is_number(price) and 0 <= price < 1e6):
+            raise BadInput(f"{name} must lie between 0 and 1e6, not {shown(price)}")
     report = memory(deployment)
     if not report.fits:
         raise Infeasible(f"{deployment.name} does not start: {report.pool.reason}", report.hints)
-    wanted = float(min(count, concurrency or 1e6))
-    curve = predict(deployment, concurrency=[wanted], input_tokens=inputs, output_tokens=outputs, arrival=arrival)
-    if pairs is None and count <= SIMULATED:
-        pairs = np.stack([sample(inputs, count, 1), sample(outputs, count, 2)], axis=1)
-    if pairs is not None:
-        share = None if concurrency is None else max(1, round(concurrency))
-        run = simulate(deployment, inputs=pairs[:, 0], outputs=pairs[:, 1], concurrency=share, arrival=arrival)
-        steady, tail, tokens = *_phases(run), float(pairs[:, 1].sum())
-    else:
-        steady, tail, tokens = *_closed(deployment, curve, inputs, outputs, count, arrival), count * outputs.mean
-    return _job(deployment, curve, count, steady, tail, tokens, price_per_gpu_hour, restarts, pairs is not None)
+    start = start_of(deployment, load_rate=load_rate, storage_bandwidth=storage_bandwidth, host_memory=host_memory,
+                     warmup=warmup)  # fmt: skip
+    phases = phases_of(deployment, work, nodes, progress)
+    draw = draw_of(deployment, phases.curve, arrival, gpu_power)
+    return _job(deployment, work, start, phases, draw, failing, nodes, (price_per_gpu_hour, price_per_kwh))
 
 
-def _workload(
-    samples: Any, input_tokens: Any, output_tokens: Any, requests: Any
-) -> tuple[Lengths, Lengths, np.ndarray | None]:
-    if (samples is None) == (requests is None):
-        raise BadInput("give either samples or requests")
-    if requests is None:
-        _whole("samples", samples, 1)
-        return parse_lengths(input_tokens), parse_lengths(output_tokens), None
-    try:
-        pairs = np.asarray(list(requests), float)
-    except (TypeError, ValueError):
-        raise BadInput("requests must be (input, output) pairs of token counts") from None
-    if pairs.ndim != 2 or pairs.shape[1] != 2 or not len(pairs) or not np.all((pairs >= 1) & (pairs <= 1e9)):
-        raise BadInput("requests must be (input, output) pairs of token counts from 1 to 1e9")
-    mean = pairs.mean(axis=0)
-    return parse_lengths(mean[0]), parse_lengths(mean[1]), np.round(pairs).astype(int)
+def _failing(restarts: Any, rate: Any, interval: Any, dump: Any) -> Failing:
+    if rate is not None and not (is_number(rate) and 0 <= rate <= 1e3):
+        raise BadInput(f"failure_rate must lie between 0 and 1e3 a node hour, not {shown(rate)}")
+    positive(1e-3, checkpoint_interval=interval)
+    if not is_number(dump) or not 0 <= dump <= 1e6:
+        raise BadInput(f"checkpoint_time must lie between 0 and 1e6 seconds, not {shown(dump)}")
+    return Failing(float(rate or 0.0), whole("restarts", restarts, 0, 10**6), float(interval or AT_ONCE_S), float(dump))
 
 
-def _phases(run: Simulation) -> tuple[float, float]:
-    """Until the last request has begun to answer, and from there to the end. [s]"""
-    begun = float(run.first_s.max())
-    return begun, float(run.finish_s.max()) - begun
+def _lost(failing: Failing, start: Start, phases: Phases, work: Work, nodes: int) -> tuple[float, float, float]:
+    """Expected time lost to failures [s], their number over all nodes, and the deviation of that time [s].
+
+    A failure stops one node; the others take its samples.
+    """
+    again = start.again_s + phases.running * lived_tokens(work.outputs.mean, work.outputs.spread) / phases.tok_s
+    each = again + failing.interval_s / 2
+    lost, count = failing.restarts * each / nodes, float(failing.restarts)
+    if failing.per_node_hour:
+        wall = float(_wall(phases.work_s, failing, again))
+        if not np.isfinite(wall) or wall > 1e3 * phases.work_s:
+            raise Infeasible(
+                f"at {failing.per_node_hour:g} failures a node hour the job never ends: a restart takes {again:.0f} s "
+                f"and {failing.interval_s:.0f} s of work lie between two writes",
+                ["write what is finished more often (checkpoint_interval)"],
+            )
+        lost += wall - phases.work_s
+        count += failing.per_node_hour * wall / 3600 * nodes
+    return lost, count, float(np.sqrt(count - failing.restarts)) * each / nodes
 
 
-def _closed(
-    deployment: Deployment, curve: ServingCurve, inputs: Lengths, outputs: Lengths, count: int, arrival: str
-) -> tuple[float, float]:
-    """Steady state at the running set, then the drain of the running set. [s]"""
-    running, rate = float(curve.running[0]), float(curve.output_tok_s[0][0])
-    batches = np.unique(np.round(np.geomspace(1, max(running, 1), 24)))
-    step = predict(deployment, concurrency=batches, input_tokens=inputs, output_tokens=outputs, arrival=arrival).tpot_s[
-        0
-    ]
-    tail = drain_s(outputs, running, lambda batch: np.interp(batch, batches, step))
-    left = running * lived_tokens(outputs.mean, outputs.spread)  # tokens that the drain makes
-    return max(count * outputs.mean - left, 0.0) / rate, tail
+def _wall(work_s: float, failing: Failing, again_s: float) -> Any:
+    mtbf = 3600 / failing.per_node_hour
+    interval = min(failing.interval_s, max(work_s, AT_ONCE_S))
+    with np.errstate(over="ignore"):
+        return checkpointed_wall_s(work_s, interval, failing.dump_s, again_s, mtbf)
 
 
 def _job(
     deployment: Deployment,
-    curve: ServingCurve,
-    count: int,
-    steady: float,
-    tail: float,
-    tokens: float,
-    price: float | None,
-    restarts: int,
-    simulated: bool,
+    work: Work,
+    start: Start,
+    phases: Phases,
+    draw: Draw,
+    failing: Failing,
+    nodes: int,
+    prices: tuple[float | None, float | None],
 ) -> Job:
-    options, running = deployment.options, float(curve.running[0])
-    load = text_bytes(deployment) / LOAD_BPS / options.pp
-    restart = restarts * (load + 0.5 * running * curve.output_tokens / float(curve.output_tok_s[0][0]))
-    makespan = load + steady + tail + restart
-    spread = np.log(curve.output_tok_s[2][0] / curve.output_tok_s[0][0]) / Z80
-    sd = np.hypot(spread * (steady + tail) / makespan, LOAD_SD * load * (1 + restarts) / makespan)
+    lost, failures, lost_sd = _lost(failing, start, phases, work, nodes)
+    parts = {"load_s": start.load_s, "warmup_s": start.warmup_s, "ramp_s": phases.ramp_s, "steady_s": phases.steady_s,
+             "tail_s": phases.tail_s, "restart_s": lost}  # fmt: skip
+    makespan = sum(parts.values())
+    again = failures * start.again_s / nodes
+    errors = (phases.sd * phases.work_s, start.load_sd * (start.load_s + again), start.warmup_sd * start.warmup_s,
+              lost_sd)  # fmt: skip
+    sd = float(np.linalg.norm(errors)) / makespan
     factor = float(np.exp(Z80 * sd))
-    hours = deployment.gpus * makespan / 3600
-    limit = options.power_limit or float(deployment.accelerator.power.limit.value or 0.0)
-    share = POWER_SHARE if deployment.engine.capture_sizes(options, deployment.facts) else POWER_SHARE_EAGER
+    hours = nodes * deployment.gpus * makespan / 3600
+    serving = (phases.work_s + max(lost - again, 0.0)) / makespan
+    energy = hours * (draw.serving_W * serving + draw.waiting_W * (1 - serving)) / 1000
+    spread = float(np.exp(Z80 * np.hypot(sd, draw.sd)))
     return Job(
         deployment,
-        count,
-        running,
+        work.count,
+        nodes,
+        phases.running,
         makespan,
         makespan / factor,
         makespan * factor,
-        tokens,
-        tokens / makespan,
+        phases.tokens,
+        phases.tokens / makespan,
         hours,
-        hours * limit * share / 1000,
-        None if price is None else hours * float(price),
-        {"load_s": load, "steady_s": steady, "tail_s": tail, "restart_s": restart},
-        "simulated" if simulated else "closed form",
-        (
-            *curve.assumptions,
-            *curve.warnings,
-            f"reading the checkpoint at {LOAD_BPS / 1e9:.2f} GB/s a stage (assumed)",
-            f"power while decoding: {share:.0%} of the {limit:.0f} W limit of a GPU",
-            f"restarts: {restarts}",
-        ),
+        energy,
+        energy / spread,
+        energy * spread,
+        _cost(hours, energy, prices),
+        parts,
+        failures,
+        phases.method,
+        tuple(dict.fromkeys((*phases.curve.assumptions, *phases.curve.warnings, *phases.notes, *start.notes,
+                             *draw.notes, *_notes(failing, nodes, work.count)))),
+        phases,
+        work,
     )
 
 
-def _check(concurrency: Any, price: Any, restarts: Any) -> None:
-    _whole("restarts", restarts, 0, 1e6)
-    if concurrency is not None and not (is_number(concurrency) and 1 <= concurrency <= 1e7):
-        raise BadInput(f"concurrency must lie between 1 and 1e7, not {shown(concurrency)}")
-    if price is not None and not (is_number(price) and 0 <= price < 1e6):
-        raise BadInput(f"price_per_gpu_hour must lie between 0 and 1e6, not {shown(price)}")
+def _cost(hours: float, energy: float, prices: tuple[float | None, float | None]) -> float | None:
+    if prices == (None, None):
+        return None
+    return hours * float(prices[0] or 0.0) + energy * float(prices[1] or 0.0)
 
 
-def _whole(name: str, value: Any, least: int, most: float = 1e12) -> None:
-    if not is_number(value) or not least <= value <= most or value != int(value):
-        raise BadInput(f"{name} must be a whole number from {least} to {most:.0e}, not {shown(value)}")
+def _notes(failing: Failing, nodes: int, count: int) -> list[str]:
+    notes = [f"restarts: {failing.restarts}"]
+    if failing.per_node_hour:
+        saved = "when it is done" if failing.interval_s == AT_ONCE_S else f"every {failing.interval_s:.0f} s"
+        notes = [f"failures: Poisson, {failing.per_node_hour:g} a node hour; an answer is written {saved}"]
+    else:
+        notes.append(f"no failures by chance; training of Llama 3 saw {LLAMA3_PER_NODE_HOUR:.1e} a node hour")
+    if nodes > 1:
+        notes.append(f"{nodes:,} nodes take samples from one queue, each loads from its own storage (assumed)")
+    if nodes > count:
+        notes.append(f"{nodes - count:,} of {nodes:,} nodes get no sample")
+    notes.append("energy: that of the GPUs alone, without hosts and cooling")
+    return notes

@@ -80,14 +80,17 @@ def node_from_topology(topo: Topo, accelerator: str, *, name: str = "", p2p: boo
     measured = {"pcie": pcie, "socket": socket, "inner": pcie,
                 **{kind: nvlink for kind in used if kind.startswith("nvlink")}}
     kinds = {kind: _link_kind(kind, measured[kind], rates[kind]) for kind in sorted(used)}
+    near: list[dict[str, Any]] = []
     if p2p is None:
-        p2p = bool(pairs) and (min(pairs) > 0 or all(topo.links[a, b] in ("PIX", "PXB") or topo.nvlinks(a, b)
-                                                     for a in topo.gpus for b in topo.gpus if a != b))
+        near = [{"a": a.lower(), "b": b.lower(), "p2p": True} for i, a in enumerate(topo.gpus)
+                for b in topo.gpus[i + 1:] if topo.links[a, b] in ("PIX", "PXB") or topo.nvlinks(a, b)]
+        p2p = bool(pairs) and len(near) == len(pairs)
     raw: dict[str, Any] = {
         "schema": "node/1", "name": name or f"{len(gpus)}x-{known or slug(accelerator)}",
         "title": f"{len(gpus)} x {part.title if part else accelerator}, as probed",
         "sources": {"probe": source or {"title": "nvidia-smi topo -m"}},
         "accelerator": known or slug(accelerator), "count": len(gpus), "p2p": p2p,
+        **({"p2p_pairs": near} if near and not p2p else {}),
         "host": {"cpu": str((host or {}).get("cpu", "")), "sockets": _sockets(topo, host)},
         "topology": {"kind": "nvlink" if any(pairs) else "pcie", "vertices": vertices, "links": links,
                      "link_kinds": kinds},

@@ -113,7 +113,7 @@ def read_journal(text: str, name: str = FILE) -> tuple[dict[str, Any] | None, di
                 continue
             records[task.key] = checked(Record(task, **entry))
             failures.pop(task.key, None)
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
             raise BadInput(f"{name}: line {number} is no measurement: {str(error)[:80]}",
                            hints=["move the file away, or choose another folder with --out"]) from None
     return machine, records, failures

@@ -8,8 +8,10 @@ from perfmodel.report.layout import heading, launch_line, listed, number, span, 
 from perfmodel.units import gb_gib, si
 
 if TYPE_CHECKING:
-    from perfmodel.insight.doctor import Doctor, Finding
+    from perfmodel.insight.asking import Finding
+    from perfmodel.insight.doctor import Doctor
     from perfmodel.insight.explain import Explained
+    from perfmodel.insight.launch_lists import Texts
     from perfmodel.insight.reality import Difference
     from perfmodel.insight.sensitivity import BreakEven
 
@@ -40,19 +42,24 @@ def doctor_text(answer: Doctor) -> str:
 def _overview(answer: Doctor) -> list[str]:
     rows = []
     for rank, finding in enumerate(answer.findings, start=1):
-        cost = finding.to_dict(answer.concurrency)
-        percent = "all" if finding.kind == "start" else f"{cost['cost_percent']:+.0f} %"
-        tokens = f"{cost['cost_kv_tokens']:+,}" if cost["cost_kv_tokens"] else "0"
-        name = f"risk: {finding.name}" if finding.kind == "risk" else finding.name
-        rows.append([str(rank), name, f"{cost['cost_tok_s']:+,.0f}", percent, f"{finding.at:g}", tokens])
+        effect = finding.to_dict(answer.concurrency)
+        percent = "all" if finding.kind == "start" else f"{effect['effect_percent']:+.0f} %"
+        tokens = f"{effect['effect_kv_tokens']:+,}" if effect["effect_kv_tokens"] else "0"
+        rows.append([str(rank), _name(finding), f"{effect['effect_tok_s']:+,.0f}", percent, f"{finding.at:g}", tokens])
     head = ["", "finding", "tok/s", "", "at C", "KV tokens"]
-    return ["What the launch loses, as it is:", *table(head, rows, left=(0, 1), gap=" ")]
+    risks = any(finding.kind == "risk" for finding in answer.findings)
+    title = "What each change brings" + ("; a risk, what it would take away:" if risks else ":")
+    return [title, *table(head, rows, left=(0, 1), gap=" ")]
+
+
+def _name(finding: Finding) -> str:
+    chance = "" if finding.chance is None else f" ({100 * finding.chance:.0f} % chance)"
+    return f"risk: {finding.name}" if finding.kind == "risk" else f"{finding.name}{chance}"
 
 
 def _finding(answer: Doctor, rank: int, finding: Finding) -> list[str]:
-    sign = "risk: " if finding.kind == "risk" else ""
-    lines = [wrapped(f"{sign}{finding.name}: {finding.what}", f"{rank}. ", "   ")]
-    lines.append(wrapped(finding.flag, "   change: ", "     "))
+    lines = [wrapped(f"{_name(finding)}: {finding.what}", f"{rank}. ", "   ")]
+    lines.append(wrapped(finding.flag, "   if: " if finding.kind == "risk" else "   change: ", "     "))
     pairs = ", ".join(f"C={c:g}: {number(old)} -> {number(new)}" for c, old, new
                       in zip(answer.concurrency, finding.tok_s_now, finding.tok_s, strict=True))
     lines.append(wrapped(pairs, "   tok/s: ", "     "))
@@ -81,6 +88,26 @@ def _differences(found: tuple[Difference, ...]) -> list[str]:
     return lines
 
 
+def texts_text(answer: Texts) -> str:
+    """How many launch texts parse, and what is not understood in which."""
+    counts = answer.counts()
+    engines = ", ".join(f"{name} {count:,}" for name, count in list(counts.items())[4:])
+    found = answer.to_dict()
+    lines = [wrapped(f"{counts['texts']:,} texts: {counts['parse']:,} parse ({engines or 'none'}), "
+                     f"{counts['not_a_command']:,} are not a command that starts a server, {counts['refused']:,} are "
+                     "refused", rest="  ")]
+    lines += listed("not understood", (f"{', '.join(item['unknown'])} in: {_short(item['text'])}"
+                                       for item in found["not_understood"]))
+    lines += listed("not a command", map(_short, found["not_commands"]))
+    lines += listed("refused", (f"{item['why']}: {_short(item['text'])}" for item in found["refusals"]))
+    lines += listed("flags", (f"{said} ({count}x)" for said, count in found["flag_warnings"].items()))
+    return "\n".join(lines)
+
+
+def _short(text: str, most: int = 100) -> str:
+    return text if len(text) <= most else text[:most] + "..."
+
+
 def explained_text(answer: Explained) -> str:
     """The figure, its formula and terms, what it answers to, limits and break-even."""
     d, asked = answer.deployment, answer.question
@@ -102,26 +129,30 @@ def explained_text(answer: Explained) -> str:
     return "\n".join([*lines, *listed("notes", answer.notes)])
 
 
-_NAMES = {"step": "step", "tok_s": "output tok/s", "ttft": "TTFT", "kv_tokens": "KV tokens", "weights": "weights"}
+_NAMES = {"step": "step", "tok_s": "output tok/s", "ttft": "TTFT", "tpot": "TPOT",
+          "memory": "memory of the binding rank", "kv_tokens": "KV tokens", "weights": "weights"}
 
 
 def _value(answer: Explained, value: float | None) -> str:
     if value is None:
         return "-"
-    if answer.figure == "weights":
+    if answer.figure in ("weights", "memory"):
         return gb_gib(value)
-    return si(value, "s") if answer.figure in ("step", "ttft") else f"{value:,.4g}" if value < 1e4 else f"{value:,.0f}"
+    if answer.figure in ("step", "ttft", "tpot"):
+        return si(value, "s")
+    return f"{value:,.4g}" if value < 1e4 else f"{value:,.0f}"
 
 
 def _terms(answer: Explained) -> list[str]:
-    unit = {"step": "ms", "ttft": "ms", "tok_s": "s of a request", "weights": "GB"}.get(answer.figure, "tokens")
+    units = {"tok_s": "s of a request", "weights": "GB", "memory": "GB", "kv_tokens": "tokens"}
+    unit = units.get(answer.figure, "ms")
     scale = {"ms": 1e3, "GB": 1e-9}.get(unit, 1.0)
     rows = [[part.name, number(abs(scale * part.value)) if part.value >= 0 else f"-{number(-scale * part.value)}",
              f"{100 * part.share:.1f}"] for part in answer.parts]
     lines = table(["", unit, "%"], rows)
-    if answer.figure == "step":
+    if answer.figure in ("step", "ttft"):
         lines += ["", "each term as SymPy has it, every maximum on the side that holds:"]
-        lines += [wrapped(f"{part.name} = {part.formula}", "  ", "      ") for part in answer.parts]
+        lines += [wrapped(f"{part.name} = {part.formula}", "  ", "      ") for part in answer.parts if part.formula]
     return lines
 
 
@@ -134,7 +165,8 @@ def _elasticities(answer: Explained) -> list[str]:
 
 
 def _break_even(found: BreakEven, first: str, second: str) -> list[str]:
-    units = {"concurrency": "requests in flight", "context": "cached tokens", "bandwidth": "times the memory bandwidth"}
+    units = {"concurrency": "requests in flight", "context": "cached tokens", "bandwidth": "times the memory bandwidth",
+             "links": "times the bandwidth of the links"}
     unit = units[found.axis]
     reach = f"from {found.low:,g} to {found.high:,g} {unit}"
     if found.crossings:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from perfmodel.errors import BadInput
-from perfmodel.report.plots import COLOURS, MARKERS, styled
+from perfmodel.report.style import COLOURS, MARKERS, plain_ticks, styled, title
 from perfmodel.units import format_bytes
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ def _draw(cost: CollectiveCost, sizes: np.ndarray, measured: Any, ax: Any) -> No
     shown = {name: times for name, times in cost.curves.items() if np.all(np.isfinite(np.asarray(times, float)))}
     for i, (name, times) in enumerate(shown.items()):
         ax.plot(x, microseconds(times), color=COLOURS[i % len(COLOURS)], marker=MARKERS[i % len(MARKERS)],
+                linestyle="--" if i >= len(COLOURS) else "-",
                 linewidth=1.0, markersize=3.5, markevery=max(1, len(x) // 12), label=name)  # fmt: skip
     point = microseconds(cost.seconds)
     ax.fill_between(x, microseconds(cost.seconds_low), microseconds(cost.seconds_high), color="#999999", alpha=0.25,
@@ -45,11 +46,12 @@ def _draw(cost: CollectiveCost, sizes: np.ndarray, measured: Any, ax: Any) -> No
         ax.scatter(bytes_, 1e6 * seconds, color="black", marker="x", s=28, zorder=4, label="measured")
     _name_what_runs(cost, x, point, order, ax)
     ax.set(xscale="log", yscale="log", xlabel="message [B, as nccl-tests prints it]", ylabel="time [us]")
-    _ticks(ax, x)
     ax.set_ylim(
         0.6 * min(float(np.min(microseconds(t))) for t in (cost.seconds, *shown.values())), 2.5 * float(np.max(point))
     )
-    ax.set_title(f"{cost.op} over {cost.ranks} GPUs; {cost.assumptions[0].partition(':')[0]}")
+    _ticks(ax, x)
+    plain_ticks(ax.yaxis)
+    title(ax, f"{cost.op} over {cost.ranks} GPUs; {cost.assumptions[0].partition(':')[0]}")
     ax.legend(loc="upper left", ncols=2)
 
 

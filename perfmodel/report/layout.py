@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import fields
@@ -123,6 +124,26 @@ def _differences(one: Deployment, namesakes: Sequence[Deployment]) -> list[str]:
     own = [f"{key}={getattr(one.requested, key)}" for key in differing if getattr(one.requested, key) is not None]
     nodes = {d.node.name for d in namesakes} | {d.model.name for d in namesakes}
     return own + ([f"{one.model.name} on {one.node.name}"] if len(nodes) > 2 else [])
+
+
+_PARTS = (  # of a strategy's name
+    (r"\bTP\d", "TP: tensor parallel"),
+    (r"\bDPA\d", "DPA: attention groups"),
+    (r"\bPP\d", "PP: pipeline stages"),
+    (r"\bEP\d", "EP: expert groups"),
+    (r"\bDCP\d", "DCP: ways a sequence's KV cache is split"),
+    (r" x\d", "x2 behind a name: copies"),
+)
+
+
+def legend(names: Iterable[str]) -> str:
+    """What the letters in these names of strategies mean.
+
+    >>> legend(["TP8+EP4", "TP2xPP4"])
+    'TP: tensor parallel; PP: pipeline stages; EP: expert groups'
+    """
+    text = " | ".join(names).replace("x", " x").replace(" xPP", " PP").replace(" xTP", " TP")
+    return "; ".join(words for pattern, words in _PARTS if re.search(pattern, text))
 
 
 def launch_line(command: str) -> list[str]:

@@ -1,53 +1,132 @@
-"""A plan as text: the ranked strategies, the Pareto front, and the command of the first."""
+"""A plan as text: the ranked strategies, the Pareto front, and the commands that start and measure each."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
-from perfmodel.report.layout import launch_line, listed, number, span, table, wrapped
+from perfmodel.report.layout import listed, number, span, tables, wrapped
 
 if TYPE_CHECKING:
-    from perfmodel.planner import Plan
+    from perfmodel.planner import Choice, Plan
+
+_FRONT_ROWS = 10
 
 
-def plan_text(plan: Plan, price_per_gpu_hour: float | None = None) -> str:
+def plan_text(plan: Plan) -> str:
     """Ranked plans with their bands; money per million output tokens where there is a price."""
-    d = plan.choices[0].deployment
-    title = (
-        f"{d.model.name} on {d.node.name}, {d.options.engine} {d.options.version}: best {plan.target.replace('_', ' ')}"
-    )
-    rows = []
-    for choice in plan.choices:
-        point = choice.curve.points[0]
-        o = choice.deployment.options
-        row = [
-            choice.deployment.name,
-            f"{point['concurrency']:g}",
-            number(point["output_tok_s"]),
-            span(point["output_tok_s_low"], point["output_tok_s_high"]),
-            number(point["ttft_ms"]),
-            number(point["tpot_ms"]),
-            o.kv_dtype,
-            f"{choice.kv_tokens:,}",
-        ]
-        if price_per_gpu_hour is not None:
-            tokens = point["output_tok_s"] * 3.6e-3
-            row.append(f"{choice.deployment.gpus * price_per_gpu_hour / tokens:.2f}")
-        rows.append(row)
-    head = ["strategy", "C", "tok/s", "80 % band", "TTFT", "TPOT", "KV", "KV tokens"]
-    head += ["per Mtok"] if price_per_gpu_hour is not None else []
-    front = [
-        [f"{p['tok_s_per_user']:.1f}", f"{p['tok_s_per_gpu']:.1f}", p["strategy"], f"{p['concurrency']:g}"]
-        for p in plan.pareto[:: max(1, len(plan.pareto) // 8)]
-    ]
-    lines = [
+    best = plan.choices[0].deployment
+    nodes = dict.fromkeys(choice.deployment.node.name for choice in plan.choices)
+    title = f"{best.model.name} on {', '.join(nodes)}: best {plan.target.replace('_', ' ')}"
+    return "\n".join([
         wrapped(title, rest="  "),
-        f"{plan.priced:,} points priced; {plan.refused} deployments do not fit",
+        wrapped(_searched(plan), rest="  "),
         "",
-        *table(head, rows, left=(0,)),
+        *_ranking(plan),
         "",
-        "TTFT and TPOT in ms, medians. Pareto front:",
+        wrapped(f"C: requests in flight; TTFT and TPOT in ms, medians. {_ahead(plan)}"),
+        *_fleet(plan),
         "",
-        *table(["tok/s a user", "tok/s a GPU", "strategy", "C"], front, left=(2,)),
-    ]
-    return "\n".join([*lines, *launch_line(d.command()), *listed("assumptions", plan.assumptions)])
+        "Pareto front:",
+        "",
+        *_front(plan),
+        *_commands(plan.choices),
+        *listed("assumptions", plan.assumptions),
+    ])  # fmt: skip
+
+
+def _searched(plan: Plan) -> str:
+    left = ", ".join(f"{count:,} by {what}" for what, count in plan.refused.items())
+    return (f"{plan.deployments:,} deployments fit, {plan.priced:,} points priced (deployments x concurrencies); "
+            f"refused: {left or 'none'}")
+
+
+def _ranking(plan: Plan) -> list[str]:
+    told = _told_apart([choice.deployment for choice in plan.choices])
+    rows = []
+    for rank, (choice, words) in enumerate(zip(plan.choices, told, strict=True), start=1):
+        point, job = choice.curve.points[0], choice.job
+        row = [str(rank), choice.name, *words, str(choice.gpus), f"{point['concurrency']:g}",
+               number(point["output_tok_s"]), span(point["output_tok_s_low"], point["output_tok_s_high"]),
+               number(point["ttft_ms"]), number(point["tpot_ms"]), choice.deployment.options.kv_dtype]
+        if job is not None:
+            row[2 + len(words):2 + len(words)] = [
+                number(job.makespan_s / 3600), span(job.makespan_s_low / 3600, job.makespan_s_high / 3600)]
+        if choice.cost_per_mtok is not None:
+            row.append(f"{choice.cost_per_mtok:.3g}")
+        rows.append(row)
+    head = ["", "strategy", *_heads([choice.deployment for choice in plan.choices]), "GPUs", "C", "tok/s", "80 % band",
+            "TTFT", "TPOT", "KV"]
+    if plan.choices[0].job is not None:
+        at = head.index("GPUs")
+        head[at:at] = ["hours", "80 % band"]
+    head += ["per Mtok"] if any(choice.cost_per_mtok is not None for choice in plan.choices) else []
+    rows = [[*row, *[""] * (len(head) - len(row))] for row in rows]
+    return tables(head, rows)
+
+
+def _differing(deployments: Sequence[Any]) -> list[tuple[str, list[str]]]:
+    """What tells the plans apart beside their strategy: title and a word for each."""
+    columns = [("node", [d.node.name for d in deployments]), ("engine", [d.options.engine for d in deployments]),
+               ("model", [d.model.name for d in deployments])]
+    return [(title, words) for title, words in columns if len(set(words)) > 1]
+
+
+def _heads(deployments: Sequence[Any]) -> list[str]:
+    return [title for title, _ in _differing(deployments)]
+
+
+def _told_apart(deployments: Sequence[Any]) -> list[list[str]]:
+    columns = [words for _, words in _differing(deployments)]
+    return [list(row) for row in zip(*columns, strict=True)] if columns else [[] for _ in deployments]
+
+
+def _ahead(plan: Plan) -> str:
+    if len(plan.choices) < 2:
+        return "There is no second strategy to compare with."
+    if plan.separated:
+        return "The first is ahead of the second: their bands do not overlap."
+    return "The bands of the first two overlap: which of them is ahead is not certain."
+
+
+def _fleet(plan: Plan) -> list[str]:
+    """Every node at its best, working side by side."""
+    if not plan.fleet:
+        return []
+    rows = [[row["node"], row["strategy"], row["engine"], str(row["gpus"]), number(row["output_tok_s"]),
+             f"{row['share']:.0%}"] for row in plan.fleet]
+    total = sum(row["output_tok_s"] for row in plan.fleet)
+    gpus = sum(row["gpus"] for row in plan.fleet)
+    return ["", f"All nodes together: {number(total)} tok/s on {gpus:,} GPUs; send each its share of the requests.", "",
+            *tables(["node", "strategy", "engine", "GPUs", "tok/s", "share"], rows)]
+
+
+def _front(plan: Plan) -> list[str]:
+    count = len(plan.pareto)
+    picked = sorted({round(i * (count - 1) / max(1, _FRONT_ROWS - 1)) for i in range(_FRONT_ROWS)})
+    points = [plan.pareto[i] for i in picked if i < count]
+    several = len({(p["node"], p["engine"], p["model"]) for p in plan.pareto}) > 1
+    rows = [[f"{p['tok_s_per_user']:.1f}", f"{p['tok_s_per_gpu']:.1f}", p["strategy"], f"{p['concurrency']:g}",
+             *([p["node"], p["engine"]] if several else [])] for p in points]
+    return tables(["tok/s a user", "tok/s a GPU", "strategy", "C", *(["node", "engine"] if several else [])], rows)
+
+
+def _commands(choices: Sequence[Choice]) -> list[str]:
+    """For each plan: what starts it, and what measures its point then."""
+    lines = []
+    for rank, choice in enumerate(choices, start=1):
+        d = choice.deployment
+        lines += ["", wrapped(f"{rank}. {choice.name}, {d.options.engine} {d.options.version} on {d.node.name}")]
+        for count, role, command in choice.commands:
+            times = "" if count == 1 and not role else f" {count} x{' for ' + role if role else ''}, behind a router"
+            lines += [f"   launch{times}:", *_broken(command)]
+        lines += ["   measure:", *_broken(choice.measure)]
+    return lines
+
+
+def _broken(command: str) -> list[str]:
+    """A command over several lines that a shell still reads as one."""
+    import textwrap
+
+    lines = textwrap.wrap(command, 72, break_on_hyphens=False, break_long_words=False)
+    return [f"     {line} \\" for line in lines[:-1]] + [f"     {line}" for line in lines[-1:]]

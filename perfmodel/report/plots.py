@@ -1,46 +1,27 @@
-"""Pictures of nouns, one style, colours that colour-blind readers tell apart. matplotlib loads inside functions."""
+"""Pictures of nouns: which there are, and those of memory, step and throughput. Their style is in style.py."""
 
 from __future__ import annotations
 
 import os
-import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from perfmodel.errors import BadInput
+from perfmodel.errors import BadInput, UnknownName
 from perfmodel.report.layout import heading, labels
+from perfmodel.report.style import COLOURS as COLOURS
+from perfmodel.report.style import LINES, MARKERS, SIZE, legend_beside, log2_axis, stack, styled, title, write_figure
+from perfmodel.report.style import STYLE as STYLE
+from perfmodel.report.style import check_path as check_path
 
 if TYPE_CHECKING:
     from perfmodel.report.measured import Point
     from perfmodel.serving import Comparison, ServingCurve
     from perfmodel.step import MemoryReport, StepCost
 
-EXTENSIONS = (".png", ".svg", ".pdf")
-# Okabe and Ito, "Color Universal Design", 2008, but for its yellow, which is too light on paper
-COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9", "#882255", "#888888")
-MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
-STYLE: Any = {
-    "figure.dpi": 100,
-    "savefig.dpi": 150,
-    "font.size": 10,
-    "axes.titlesize": 10,
-    "axes.titlelocation": "left",
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.axisbelow": True,
-    "axes.grid": True,
-    "grid.color": "#DDDDDD",
-    "grid.linewidth": 0.6,
-    "legend.frameon": False,
-    "legend.fontsize": 9,
-    "lines.linewidth": 1.6,
-    "lines.markersize": 5,
-    "hatch.linewidth": 0.6,
-}
-SIZE = (8.0, 4.6)  # inches
 GROUPS = {  # parts of memory that share a colour
     "experts": "routed experts",
     "attention": "attention",
@@ -49,37 +30,34 @@ GROUPS = {  # parts of memory that share a colour
 }
 
 
-def plot(noun: Any, ax: Any = None, **keywords: Any) -> Any:
-    """Draw a result on matplotlib axes (new ones without ``ax``) and return them."""
-    drawings: dict[str, Callable[..., Any]] = {
-        "MemoryReport": memory_bars,
-        "StepCost": step_bars,
-        "ServingCurve": throughput,
-        "Comparison": throughput,
-        "CollectiveCost": _collective,
-    }
-    drawing = drawings.get(type(noun).__name__)
-    if drawing is None:
-        raise BadInput(f"a {type(noun).__name__} has no picture; these have one: {', '.join(drawings)}")
-    return drawing(noun, ax=ax, **keywords)
+# noun -> the pictures that it has, the first where none is named; each a function of a module in this folder
+PICTURES: dict[str, dict[str, str]] = {
+    "MemoryReport": {"memory": "plots.memory_bars"},
+    "StepCost": {"bars": "plots.step_bars", "roofline": "roofline_plot.roofline"},
+    "ServingCurve": {"throughput": "plots.throughput", "ttft": "serving_plot.ttft", "tpot": "serving_plot.tpot",
+                     "parts": "serving_plot.parts"},
+    "Comparison": {"throughput": "plots.throughput", "ttft": "serving_plot.ttft", "tpot": "serving_plot.tpot"},
+    "CollectiveCost": {"time": "interconnect_plot.plot_collective"},
+    "Plan": {"pareto": "plan_plot.plot_plan"},
+    "Simulation": {"timeline": "simulation_text.plot_timeline"},
+    "Job": {"timeline": "job_plot.plot_job", "phases": "job_plot.phases"},
+    "JobComparison": {"phases": "job_plot.phases", "timeline": "job_plot.plot_job"},
+    "InTime": {"timeline": "job_plot.plot_job"},
+    "Forecast": {"timeline": "job_plot.plot_job"},
+    "Node": {"topology": "topology_plot.topology"},
+}  # fmt: skip
 
 
-def _collective(cost: Any, ax: Any = None, **keywords: Any) -> Any:
-    from perfmodel.report.interconnect_plot import plot_collective
-
-    return plot_collective(cost, ax=ax, **keywords)
-
-
-def check_path(path: str | os.PathLike[str]) -> Path:
-    """A path that a picture can be written to, or a refusal before anything is computed."""
-    file = Path(path)
-    if file.suffix.lower() not in EXTENSIONS:
-        raise BadInput(f"cannot draw a {file.suffix or 'file without an ending'}; known: {', '.join(EXTENSIONS)}")
-    if not os.path.isdir(file.parent):
-        raise BadInput(f"{file}: there is no folder {file.parent}")
-    if os.path.isdir(file):
-        raise BadInput(f"{file} is a folder")
-    return file
+def plot(noun: Any, ax: Any = None, kind: str | None = None, **keywords: Any) -> Any:
+    """Draw a result on matplotlib axes (new ones without ``ax``) and return them; ``kind`` is one of its `PICTURES`."""
+    name = type(noun).__name__
+    if name not in PICTURES:
+        raise BadInput(f"a {name} has no picture; these have one: {', '.join(PICTURES)}")
+    known = PICTURES[name]
+    if kind is not None and kind not in known:
+        raise UnknownName(f"picture of a {name}", kind, known)
+    module, _, function = known[kind or next(iter(known))].partition(".")
+    return getattr(import_module(f"perfmodel.report.{module}"), function)(noun, ax=ax, **keywords)
 
 
 def save(noun: Any, path: str | os.PathLike[str], **keywords: Any) -> Path:
@@ -91,63 +69,7 @@ def save(noun: Any, path: str | os.PathLike[str], **keywords: Any) -> Path:
     with rc_context(STYLE):
         figure = Figure(figsize=SIZE, layout="constrained")
         plot(noun, ax=figure.add_subplot(), **keywords)
-        return _write(figure, file)
-
-
-def _write(figure: Any, file: Path) -> Path:
-    try:
-        handle, name = tempfile.mkstemp(suffix=file.suffix, prefix=".perfmodel-", dir=file.parent)
-        os.close(handle)
-    except OSError as error:
-        raise BadInput(f"{file}: cannot be written, {(error.strerror or 'unknown error').lower()}") from None
-    try:
-        figure.savefig(name, format=file.suffix.lower()[1:])
-        os.chmod(name, 0o666 & ~_umask())
-        os.replace(name, file)
-    finally:
-        Path(name).unlink(missing_ok=True)
-    return file
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
-
-
-def styled(draw: Callable[[Any], None], ax: Any) -> Any:
-    """Call ``draw`` in the house style, on new axes if there are none."""
-    import matplotlib.pyplot as plt
-    from matplotlib import rc_context
-
-    plt.get_backend()  # resolved outside: inside, leaving the context would switch off the notebook's display
-    with rc_context(STYLE):
-        if ax is None:
-            _, ax = plt.subplots(figsize=SIZE, layout="constrained")
-        draw(ax)
-    return ax
-
-
-def _title(ax: Any, text: str) -> None:
-    """A title that breaks between words before it leaves the picture."""
-    import textwrap
-
-    ax.set_title("\n".join(piece for line in text.split("\n") for piece in textwrap.wrap(line, 92)))
-
-
-def _legend_beside(ax: Any) -> None:
-    """Legend to the right, in the order of the stack from the top."""
-    handles, words = ax.get_legend_handles_labels()
-    ax.legend(handles[::-1], words[::-1], loc="center left", bbox_to_anchor=(1.0, 0.5))
-
-
-def _stack(ax: Any, at: np.ndarray, parts: Mapping[str, np.ndarray], width: float) -> np.ndarray:
-    """Bars on top of each other; the result is their height."""
-    height = np.zeros(len(at))
-    for (name, values), colour in zip(parts.items(), COLOURS, strict=False):
-        ax.bar(at, values, width, bottom=height, label=name, color=colour, edgecolor="white", linewidth=0.5)
-        height = height + values
-    return height
+        return write_figure(figure, file)
 
 
 def memory_bars(report: MemoryReport, ax: Any = None) -> Any:
@@ -174,9 +96,9 @@ def _memory_bars(report: MemoryReport, ax: Any) -> None:
     d, stages = report.deployment, report.placement.stages
     at, groups = np.arange(stages, dtype=float), memory_groups(report)
     limit = d.facts.gpu_memory_bytes / 1e9
-    height = _stack(ax, at, groups, 0.72)
+    height = stack(ax, at, groups, 0.72)
     free = np.maximum(limit - height, 0.0)
-    ax.bar(at, free, 0.72, bottom=height, label="free", color="white", edgecolor="#888888", linewidth=0.8, hatch="///")
+    ax.bar(at, free, 0.72, bottom=height, label="free", color="white", edgecolor="#888888", linewidth=0.8)
     gib = limit * 1e9 / 2**30
     ax.axhline(limit, color="black", linewidth=1.2, label=f"memory of the GPU:\n{limit:.1f} GB = {gib:.1f} GiB")
     layers = report.placement.layers
@@ -187,8 +109,8 @@ def _memory_bars(report: MemoryReport, ax: Any) -> None:
     ax.set_ylabel("memory of one GPU [GB]")
     ax.grid(axis="x", visible=False)
     answer = "fits" if report.fits else f"does not fit ({report.verdict}, rank {report.binding_rank} binds)"
-    _title(ax, f"{heading(d)}\n{answer}")
-    _legend_beside(ax)
+    title(ax, f"{heading(d)}\n{answer}")
+    legend_beside(ax)
 
 
 def asked_of(curve: ServingCurve) -> Any:
@@ -212,32 +134,23 @@ def _throughput(
         colour, marker = COLOURS[i % len(COLOURS)], MARKERS[i % len(MARKERS)]
         point, low, high = (np.asarray(values, float) for values in curve.output_tok_s)
         name = name if fits[i] else f"{name} (does not fit)"
-        ax.plot(asked_of(curve), point, color=colour, marker=marker, label=name, linestyle="-" if fits[i] else ":")
+        ax.plot(asked_of(curve), point, color=colour, marker=marker, label=name,
+                linestyle=LINES[i % len(LINES)] if fits[i] else ":")  # fmt: skip
         alpha, edge = (0.22, "black") if len(curves) == 1 else (0.1, colour)
         ax.fill_between(asked_of(curve), low, high, color=colour, alpha=alpha, linewidth=0)
         if measured.get(i):
             c, tok_s = zip(*sorted(measured[i]), strict=True)
             ax.scatter(c, tok_s, marker=marker, s=46, facecolors="none", edgecolors=edge, linewidths=1.4, zorder=5,
                        label=f"{name}, measured")  # fmt: skip
-    _log2_axis(ax, asked_of(curves[0]))
+    log2_axis(ax, asked_of(curves[0]))
     ax.set_ylim(bottom=0)
     ax.set_xlabel("concurrency [requests in flight]" if curves[0].request_rate is None else "arrivals [requests/s]")
     ax.set_ylabel("output throughput, all GPUs [tokens/s]")
     d = curves[0].deployment
     what = heading(d) if len(curves) == 1 else f"{d.model.name} on {d.node.name}"
     load = f"{curves[0].input_tokens:g} tokens in, {curves[0].output_tokens:g} out; bands 80 %"
-    _title(ax, f"{what}\n{load}")
+    title(ax, f"{what}\n{load}")
     ax.legend(loc="upper left") if len(curves) <= 2 else ax.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
-
-
-def _log2_axis(ax: Any, values: np.ndarray) -> None:
-    """A logarithmic axis whose ticks are the powers of two that the data span."""
-    low, high = max(float(np.min(values)), 1.0), max(float(np.max(values)), 1.0)
-    ax.set_xscale("log", base=2)
-    powers = 2.0 ** np.arange(np.floor(np.log2(low)), np.ceil(np.log2(high)) + 1)
-    ax.set_xticks(powers[:: 1 + len(powers) // 14], [f"{p:g}" for p in powers[:: 1 + len(powers) // 14]])
-    ax.minorticks_off()
-    ax.set_xlim(low / 1.19, high * 1.19)
 
 
 def step_bars(cost: StepCost, ax: Any = None, most: int = 7) -> Any:
@@ -263,7 +176,7 @@ def _step_bars(cost: StepCost, most: int, ax: Any) -> None:
 
     names = point_names(cost)
     at = np.arange(len(names), dtype=float)
-    height = _stack(ax, at, step_groups(cost, most), 0.66)
+    height = stack(ax, at, step_groups(cost, most), 0.66)
     low, high = (1e3 * np.atleast_1d(np.asarray(v, float)).ravel() for v in (cost.seconds_low, cost.seconds_high))
     below, above = np.maximum(height - low, 0).tolist(), np.maximum(high - height, 0).tolist()
     band = {"fmt": "none", "ecolor": "black", "elinewidth": 1.1, "capsize": 4, "label": "80 % band"}
@@ -279,8 +192,8 @@ def _step_bars(cost: StepCost, most: int, ax: Any) -> None:
     ax.set_xlim(-margin, len(names) - 1 + margin)
     ax.set_ylim(0, 1.1 * float(np.max(np.maximum(height, high))))
     ax.grid(axis="x", visible=False)
-    _title(ax, heading(cost.deployment))
-    _legend_beside(ax)
+    title(ax, heading(cost.deployment))
+    legend_beside(ax)
 
 
 def predicted_vs_measured(pairs: Iterable[Sequence[Any]], ax: Any = None, unit: str = "tokens/s") -> Any:
@@ -309,5 +222,5 @@ def _scatter(groups: Mapping[str, Sequence[tuple[float, float]]], values: np.nda
     ax.set_xlabel(f"measured [{unit}]")
     ax.set_ylabel(f"predicted [{unit}]")
     inside = np.mean(np.abs(values[:, 1] / values[:, 0] - 1) <= 0.2)
-    _title(ax, f"{len(values)} points, {100 * inside:.0f} % within 20 %")
+    title(ax, f"{len(values)} points, {100 * inside:.0f} % within 20 %")
     ax.legend(loc="center left", bbox_to_anchor=(1.0, 0.5)) if len(groups) > 3 else ax.legend(loc="upper left")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from perfmodel.report.layout import heading, labels, launch_line, listed, number, span, table, tables, wrapped
+from perfmodel.report.layout import heading, labels, launch_line, legend, listed, number, span, table, tables, wrapped
 
 if TYPE_CHECKING:
     from perfmodel.report.measured import Point
@@ -30,6 +30,9 @@ def curve_text(curve: ServingCurve, measured: Sequence[Point] = ()) -> str:
     sign = "C" if curve.request_rate is None else "req/s"
     head = [sign, "running", "tok/s", "80 % band", "TTFT, ms", "TPOT, ms", "80 % band", "bound by"]
     lines = [wrapped(heading(curve.deployment), rest="  "), _load(curve), "", *table(head, rows, left=(7,))]
+    if curve.goodput_req_s is not None and curve.good_share is not None:
+        good = [[f"{_asked(p):g}", number(p["goodput_req_s"]), f"{p['good_share']:.0%}"] for p in curve.points]
+        lines += ["", *table([sign, "goodput, req/s", "within limits"], good, left=())]
     lines += ["", "TPOT by what it goes to, ms:", *_parts(curve), *_measured(curve, measured)]
     return "\n".join([*lines, *launch_line(curve.deployment.command()), *listed("assumptions", curve.assumptions)])
 
@@ -78,7 +81,7 @@ def comparison_text(comparison: Comparison) -> str:
         [name, *(number(p["output_tok_s"]) for p in curve.points)] for name, curve in zip(names, curves, strict=True)
     ]
     lines += ["", *tables(["tok/s", *_columns(curves[0])], body)]
-    lines += ["", *_verdicts(comparison, names)]
+    lines += ["", *_verdicts(comparison, names), "", wrapped(legend(names), rest="  ")]
     return "\n".join([*lines, *_notes(comparison, names)])
 
 

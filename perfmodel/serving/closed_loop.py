@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from perfmodel.costs.serving import closed_loop_tpot_s, lived_tokens, request_s
 from perfmodel.deployment import Deployment
+from perfmodel.engines.memory import KvPool
 from perfmodel.errors import BadInput
 from perfmodel.placement import Placement, links_of, place
 from perfmodel.serving.curve import ServingCurve
+from perfmodel.serving.frontend import FRONT
+from perfmodel.serving.frontend import NOTE as FRONT_NOTE
 from perfmodel.serving.lengths import Lengths
 from perfmodel.step import forward
 from perfmodel.step.cost import binds, bound_of, first
@@ -19,6 +23,7 @@ from perfmodel.step.factors import factors_of
 from perfmodel.step.memory import kv_pool, running_limit
 from perfmodel.step.operations import Row, mapped
 from perfmodel.step.slots import Occupancy, occupancy
+from perfmodel.step.speculation import per_token, widened
 
 GROUPS = {
     "compute": "arithmetic",
@@ -43,13 +48,11 @@ def closed_loop(
     Without ``uncertain`` the bands hold only the residual of the calibration, and the answer comes many times faster.
     """
     loop = loop_of(deployment, asked, inputs, outputs, arrival)
-    running, copies, warnings = loop.running, loop.copies, loop.warnings
+    running, warnings = loop.running, loop.warnings
     placement, slots, limit = loop.placement, loop.slots, loop.limit
-    factors = factors_of(deployment)
+    factors = widened(factors_of(deployment), deployment)
     decode, prefill, stall, tpot = loop_times(loop, factors.draws(2) if uncertain else factors.point(2))
-    ttft = prefill.seconds + decode.seconds / 2 + _queue(copies, running, tpot, prefill.seconds, outputs.mean)
-    whole = request_s(prefill.seconds + decode.seconds / 2, tpot, outputs.mean)
-    rate = running * loop.active * outputs.mean / whole
+    rate, ttft = rate_and_ttft(loop, decode, prefill, tpot)
     shape = running.shape
     rows = tuple(mapped(row, lambda value: first(value, shape)) for row in decode.rows)
     return ServingCurve(
@@ -83,6 +86,8 @@ class Loop:
     active: np.ndarray  # engine copies that have any
     limit: Any
     slots: Occupancy
+    graphs: forward.Graphs
+    chunk: Any  # prompt tokens of one forward, at most
     context: Any  # mean cached tokens of a running sequence
     new: Any  # prompt tokens that are computed
     cached: Any  # and that the prefix cache has
@@ -91,12 +96,17 @@ class Loop:
 
 
 def loop_of(
-    deployment: Deployment, asked: np.ndarray, inputs: Lengths, outputs: Lengths, arrival: str | None = None
+    deployment: Deployment,
+    asked: np.ndarray,
+    inputs: Lengths,
+    outputs: Lengths,
+    arrival: str | None = None,
+    placed: tuple[Placement, KvPool] | None = None,
 ) -> Loop:
-    """Who runs of the requests ``asked`` for."""
-    placement = place(deployment)
+    """Who runs of the requests ``asked`` for. ``placed``: the placement and its KV pool, where they are known."""
     options = deployment.options
-    pool = kv_pool(placement)
+    placement = placed[0] if placed else place(deployment)
+    pool = placed[1] if placed else kv_pool(placement)
     length = inputs.mean + outputs.mean
     warnings: list[str] = []
     if pool.verdict != "fits":
@@ -123,6 +133,8 @@ def loop_of(
         active,
         limit,
         slots,
+        forward.graphs_of(deployment, slots),
+        float(options.prefill_chunk or np.inf),
         inputs.mean + lived,
         new,
         inputs.mean - new,
@@ -131,17 +143,62 @@ def loop_of(
     )
 
 
-def loop_times(loop: Loop, table: dict[str, Any]) -> tuple[forward.Forward, forward.Forward, Any, Any]:
-    """A decode step, a prefill, what one prefill costs the others [s], and the time per output token [s]."""
-    placement, running = loop.placement, loop.running
-    decode = forward.decode(placement, running, loop.context, table, loop.slots)
-    prefill = forward.prefill(placement, np.full_like(running, loop.new), loop.cached, table)
-    stall = _stall(loop, decode, table)
+def stacked(loops: list[Loop]) -> Loop:
+    """Loops on one placement as one, to be priced in one go: they may differ in copies, limits, graphs and chunks."""
+    sizes = [len(loop.running) for loop in loops]
+
+    def joined(pick: Callable[[Loop], Any]) -> Any:
+        parts = [pick(loop) for loop in loops]
+        return np.concatenate(parts, axis=-1) if np.ndim(parts[0]) else np.repeat(parts, sizes)
+
+    first_of = loops[0]
+    return replace(
+        first_of,
+        copies=joined(lambda loop: loop.copies),
+        running=joined(lambda loop: loop.running),
+        active=joined(lambda loop: loop.active),
+        limit=joined(lambda loop: loop.limit),
+        slots=Occupancy(joined(lambda loop: loop.slots.batch), joined(lambda loop: loop.slots.count),
+                        first_of.slots.rule),
+        graphs=forward.Graphs(joined(lambda loop: loop.graphs.padded), joined(lambda loop: loop.graphs.eager),
+                              joined(lambda loop: loop.graphs.prefill_tokens)),
+        chunk=joined(lambda loop: loop.chunk),
+    )  # fmt: skip
+
+
+def rate_and_ttft(loop: Loop, decode: forward.Forward, prefill: forward.Forward, tpot: Any) -> tuple[Any, Any]:
+    """Output tokens per second over all copies [1/s], and the median time to the first token at the client [s]."""
+    begun = prefill.seconds + decode.seconds / 2
+    queue = _queue(loop.copies, loop.running, tpot, prefill.seconds, loop.output)
+    ttft = FRONT.alone_s(loop.new + loop.cached) + begun + queue
+    return loop.running * loop.active * loop.output / request_s(begun, tpot, loop.output), ttft
+
+
+def decode_of(loop: Loop, table: dict[str, Any]) -> forward.Forward:
+    """A decode step of the running set, as the time of one token."""
+    step = forward.decode(loop.placement, loop.running, loop.context, table, loop.slots, loop.graphs)
+    return per_token(step, loop.placement.deployment)
+
+
+def loop_times(
+    loop: Loop, table: dict[str, Any], decode: forward.Forward | None = None
+) -> tuple[forward.Forward, forward.Forward, Any, Any]:
+    """A decode step (where it is not known), a prefill, what one prefill costs the others, and the time per token."""
+    running = loop.running
+    decode = decode or decode_of(loop, table)
+    prefill = _prefill(loop, np.full_like(running, loop.new), loop.cached, table)
+    stall = _stall(loop, decode, prefill, table)
     interference = table["prefill_interference"][:, 0]
     return decode, prefill, stall, closed_loop_tpot_s(decode.seconds, stall, running, loop.output, interference)
 
 
-def _stall(loop: Loop, decode: forward.Forward, table: dict[str, Any]) -> Any:
+def _prefill(loop: Loop, tokens: Any, cached: Any, table: dict[str, Any], prompts: Any = 1.0) -> forward.Forward:
+    return forward.prefill(
+        loop.placement, tokens, cached, table, prompts, chunk=loop.chunk, graph_tokens=loop.graphs.prefill_tokens
+    )
+
+
+def _stall(loop: Loop, decode: forward.Forward, prefill: forward.Forward, table: dict[str, Any]) -> Any:
     """What one prefill costs the others. [s]
 
     Engines that put prompt tokens into the decode batch pay only what the mixed step takes longer: its device time,
@@ -151,16 +208,16 @@ def _stall(loop: Loop, decode: forward.Forward, table: dict[str, Any]) -> Any:
     placement, running, new, cached = loop.placement, loop.running, loop.new, loop.cached
     options, engine = placement.deployment.options, placement.deployment.engine
     arrivals = running / (loop.output * first(decode.seconds, running.shape))
-    alone = first(forward.prefill(placement, np.full_like(running, new), cached, table).seconds, running.shape)
-    room = np.maximum(1.0, float(options.prefill_chunk or 1) / new)
+    alone = first(prefill.seconds, running.shape)
+    room = np.maximum(1.0, loop.chunk / new)
     side = np.clip(1 + arrivals * alone, 1, np.minimum(running, np.maximum(options.dp_attention, room)))
     if not engine.mixes_prefill(options):
-        return forward.prefill(placement, new * side, cached, table, side).seconds / side
-    both = forward.prefill(placement, new * side + running, cached, table, side)
-    base = forward.prefill(placement, running, cached, table, side)
+        return _prefill(loop, new * side, cached, table, side).seconds / side
+    both = _prefill(loop, new * side + running, cached, table, side)
+    base = _prefill(loop, running, cached, table, side)
     if placement.stages > 1:
         return (both.seconds - base.seconds) / side
-    chunks = np.maximum((new * side + running) / float(options.prefill_chunk or np.inf), 1.0)
+    chunks = np.maximum((new * side + running) / loop.chunk, 1.0)
     hidden = chunks * np.minimum(decode.device_s, decode.seconds)
     return np.maximum(both.device_s - base.device_s, both.host_s - hidden) / side
 
@@ -170,6 +227,7 @@ def _notes(deployment: Deployment, placement: Any, rule: str, spread: bool) -> l
         f"prompts={deployment.options.prompts}: experts picked accordingly",
         "closed loop: a finished request is replaced at once",
         "a running request has made half of its answer, weighted by length",
+        FRONT_NOTE,
     ]
     if deployment.options.tp > 1 or placement.stages > 1:
         notes.append(f"links: {links_of(deployment).source}")

@@ -32,6 +32,9 @@ class ServingCurve:
     request_rate: np.ndarray | None = None  # open loop: arrivals per second; concurrency is then what is in flight
     percentiles: dict[str, np.ndarray] = field(default_factory=dict)  # ttft_p95, ttft_p99, tpot_p95, tpot_p99 [s]
     limit: float = float("inf")  # sequences that can run at once
+    goodput_req_s: np.ndarray | None = None  # requests a second within the limits that were given
+    good_share: np.ndarray | None = None
+    capacity_req_s: float | None = None  # open loop: requests a second that the service can take
 
     @property
     def points(self) -> list[dict[str, Any]]:
@@ -48,6 +51,8 @@ class ServingCurve:
                 for suffix, values in zip(("", "_low", "_high"), band, strict=True):
                     row[name + suffix] = plain(values[i] * scale)
             row |= {f"{name}_ms": plain(values[i] * 1e3) for name, values in self.percentiles.items()}
+            if self.goodput_req_s is not None and self.good_share is not None:
+                row |= {"goodput_req_s": plain(self.goodput_req_s[i]), "good_share": plain(self.good_share[i])}
             row["bound_by"] = plain(self.bound_by[i])
             row["parts"] = {name: plain(values[i]) for name, values in self.parts.items()}
             rows.append(row)
@@ -60,6 +65,7 @@ class ServingCurve:
             "input_tokens": self.input_tokens,
             "output_tokens": self.output_tokens,
             "points": self.points,
+            **({} if self.capacity_req_s is None else {"capacity_req_s": plain(self.capacity_req_s)}),
             "warnings": list(self.warnings),
             "assumptions": list(self.assumptions),
         }

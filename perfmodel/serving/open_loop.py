@@ -6,10 +6,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from perfmodel.costs.serving import queue_wait_s
+from perfmodel.costs.serving import queue_wait_quantile_s, queue_wait_s
 from perfmodel.deployment import Deployment
 from perfmodel.serving.closed_loop import closed_loop
 from perfmodel.serving.curve import Band, ServingCurve
+from perfmodel.serving.frontend import FRONT
 from perfmodel.serving.lengths import Lengths
 
 _GRID = 64
@@ -33,10 +34,12 @@ def open_loop(
     curve = closed_loop(deployment, flight, inputs, outputs, arrival)
     over = rates > capacity
     busy = np.minimum(rates / capacity, 1.0)
-    prefill = np.maximum(curve.ttft_s[0] - 0.5 * curve.tpot_s[0], 0.0)
-    load = np.minimum(rates / deployment.options.dp * prefill, 0.999)
-    wait = queue_wait_s(load, prefill, 1.0 + inputs.spread**2)
-    ttft = _waiting(curve.ttft_s, wait, over)
+    prefill = np.maximum(curve.ttft_s[0] - FRONT.alone_s(inputs.mean) - 0.5 * curve.tpot_s[0], 0.0)
+    beside = _beside(curve, deployment, prefill, outputs.mean)
+    service = prefill + beside
+    load = np.minimum(rates / deployment.options.dp * service, 0.999)
+    wait = queue_wait_s(load, service, 1.0 + inputs.spread**2)
+    ttft = _waiting(curve.ttft_s, beside + queue_wait_quantile_s(load, wait, 0.5), over)
     tokens = np.minimum(rates, capacity) * outputs.mean
     low, high = (
         np.minimum(values, rates * outputs.mean)
@@ -50,12 +53,13 @@ def open_loop(
             f"rates above the capacity of {capacity:.3g} requests/s ({listed}): the queue grows without bound"
         )
     tails = {
-        name: np.where(over, np.nan, values + wait * (3.0 if name == "ttft_p95" else 4.6) * (name[:4] == "ttft"))
+        name: np.where(over, np.nan, values + (beside + _tail(load, wait, name) if name.startswith("ttft") else 0.0))
         for name, values in curve.percentiles.items()
     }
     notes = (
         *(line for line in curve.assumptions if not line.startswith("closed loop")),
-        "open loop: Poisson arrivals; the prefills queue as one server (M/G/1)",
+        "open loop: Poisson arrivals; prefills queue as one server (M/G/1), which overstates the wait above 0.7 of the "
+        "capacity",
     )
     running = np.minimum(rates, capacity) * (prefill + outputs.mean * curve.tpot_s[0])
     return replace(
@@ -67,7 +71,24 @@ def open_loop(
         warnings=tuple(warnings),
         assumptions=notes,
         percentiles=tails,
+        capacity_req_s=capacity,
     )
+
+
+def _beside(curve: ServingCurve, deployment: Deployment, prefill: np.ndarray, output: float) -> np.ndarray:
+    """What a prompt's forward takes longer than alone where it carries the decode step of whoever runs. [s]"""
+    if not deployment.engine.mixes_prefill(deployment.options):
+        return np.zeros_like(prefill)
+    others = np.maximum(curve.running / deployment.options.dp - 1, 0.0)
+    lost = curve.parts.get("prefill of others", np.zeros_like(prefill))
+    stall = np.where(others > 0, lost * output / np.maximum(others, 1e-9), 0.0)
+    mixed = np.maximum(curve.tpot_s[0] - lost + stall - prefill, 0.0)
+    return np.minimum(others, 1.0) * mixed
+
+
+def _tail(load: np.ndarray, wait: np.ndarray, name: str) -> np.ndarray:
+    """Wait beyond which a percentile such as ttft_p95 begins."""
+    return np.asarray(queue_wait_quantile_s(load, wait, 1 - float(name.rpartition("_p")[2]) / 100))
 
 
 def _waiting(band: Band, wait: np.ndarray, over: np.ndarray) -> Band:

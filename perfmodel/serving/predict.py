@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
 
 from perfmodel.deployment import Deployment
-from perfmodel.errors import BadInput, shown
+from perfmodel.errors import BadInput, UnknownName, shown
 from perfmodel.serving.closed_loop import closed_loop
 from perfmodel.serving.curve import ServingCurve
+from perfmodel.serving.disaggregated import disaggregated
 from perfmodel.serving.lengths import parse_lengths
 from perfmodel.serving.open_loop import open_loop
+from perfmodel.serving.service import Service, engine_of, imbalance, prompt_of, with_limits, with_offload, with_router
+from perfmodel.serving.validity import claim
 
 MOST_POINTS = 10_000
 
@@ -25,22 +29,50 @@ def predict(
     input_tokens: Any = 1024,
     output_tokens: Any = 1024,
     arrival: str | None = None,
+    disaggregation: Any = None,
+    kv_bandwidth: float | None = None,
+    **service: Any,
 ) -> ServingCurve:
     """Throughput, TTFT and TPOT of a deployment, in steady state.
 
     Give ``concurrency`` (requests in flight over the whole deployment) or ``request_rate`` (Poisson arrivals per
     second). ``input_tokens`` and ``output_tokens`` are numbers or distributions; mean and spread enter. ``arrival``
     says how a pipeline's slots are filled: "burst" (SGLang's default: requests that come together crowd into one slot)
-    or "staggered" (vLLM's default, and where long runs end up); rates arrive staggered.
+    or "staggered" (vLLM's default, and where long runs end up); rates arrive staggered. ``disaggregation`` such as
+    "2:6" makes two copies of the deployment prefill and six decode, ``kv_bandwidth`` apart. ``service`` takes the
+    fields of `Service`: images and tokens_per_image, router, offload_hit_rate, offload_from, offload_bandwidth,
+    ttft_limit_s, tpot_limit_s.
     """
-    inputs, outputs = parse_lengths(input_tokens), parse_lengths(output_tokens)
+    extra = _service(service)
+    extra.check(deployment)
+    inputs, outputs = parse_lengths(input_tokens, "input_tokens"), parse_lengths(output_tokens)
+    inputs, notes = prompt_of(extra, inputs)
     if (concurrency is None) == (request_rate is None):
         raise BadInput("give either concurrency or request_rate")
-    if concurrency is not None:
-        return closed_loop(deployment, _points("concurrency", concurrency, 1.0, 1e7), inputs, outputs, arrival)
-    return open_loop(
-        deployment, _points("request_rate", request_rate, 1e-6, 1e6), inputs, outputs, arrival or "staggered"
-    )
+    flight = None if concurrency is None else _points("concurrency", concurrency, 1.0, 1e7)
+    rates = None if request_rate is None else _points("request_rate", request_rate, 1e-6, 1e6)
+    engine = engine_of(extra, deployment)
+    if disaggregation is not None:
+        curve = disaggregated(engine, flight, rates, inputs, outputs, disaggregation, kv_bandwidth)
+    elif flight is not None:
+        curve = closed_loop(engine, flight, inputs, outputs, arrival)
+    else:
+        assert rates is not None
+        curve = open_loop(engine, rates, inputs, outputs, arrival or "staggered")
+    notes.append(claim(engine, np.asarray(curve.running), inputs, outputs))
+    curve = replace(curve, assumptions=(*curve.assumptions, *notes))
+    if extra.router != "even" and disaggregation is None:
+        crowded = np.maximum(curve.running * imbalance(extra, curve, outputs), 1.0)
+        curve = with_router(curve, closed_loop(engine, crowded, inputs, outputs, arrival, False), extra, outputs)
+    return with_limits(with_offload(curve, extra, deployment, inputs), extra, outputs)
+
+
+def _service(given: dict[str, Any]) -> Service:
+    known = [field.name for field in fields(Service)]
+    for name in given:
+        if name not in known:
+            raise UnknownName("keyword of predict", name, known)
+    return Service(**given)
 
 
 def _points(name: str, value: Any, least: float, most: float) -> np.ndarray:

@@ -1,32 +1,45 @@
-"""Event simulator of one engine's scheduler, iteration by iteration; decode steps between two events in one jump."""
+"""Requests through the scheduler of an engine, copy by copy: when each gets its first token, and its last."""
 
 from __future__ import annotations
 
-from collections import deque
-from dataclasses import dataclass
-from heapq import heappop, heappush
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from perfmodel.deployment import Deployment
-from perfmodel.errors import BadInput
+from perfmodel.errors import BadInput, UnknownName
+from perfmodel.placement import place
+from perfmodel.serving.frontend import FRONT, NOTE, Front
+from perfmodel.serving.scheduler import Copy
 from perfmodel.serving.tables import ServerTables, server_tables
+from perfmodel.step.memory import kv_pool
 
-_TIMELINE = 2000  # points kept of the timeline
+ROUTERS = ("round-robin", "least-loaded")
+MOST_REQUESTS = 5_000_000
+PERCENTILES = (50, 90, 95, 99)
 
 
 @dataclass(frozen=True, eq=False)
 class Simulation:
     """What happened to every request, in the order given. Seconds from the start."""
 
+    deployment: Deployment
     arrival_s: np.ndarray
     first_s: np.ndarray
     finish_s: np.ndarray
+    inputs: np.ndarray
     outputs: np.ndarray
     preemptions: int
     timeline_s: np.ndarray
     timeline_running: np.ndarray
+    timeline_tok_s: np.ndarray
+    hit_tokens: int = 0  # prompt tokens found in the prefix cache
+    warnings: tuple[str, ...] = ()
+    assumptions: tuple[str, ...] = ()
 
     @property
     def ttft_s(self) -> np.ndarray:
@@ -40,9 +53,57 @@ class Simulation:
             return np.where(self.outputs > 1, (self.finish_s - self.first_s) / (self.outputs - 1), np.nan)
 
     @property
+    def e2e_s(self) -> np.ndarray:
+        """From sending a request to its last token. [s]"""
+        return self.finish_s - self.arrival_s
+
+    @property
     def makespan_s(self) -> float:
         """From the first arrival to the last token. [s]"""
         return float(self.finish_s.max() - self.arrival_s.min())
+
+    @property
+    def output_tok_s(self) -> float:
+        """Output tokens over the makespan, as benchmark tools print it. [1/s]"""
+        return float(self.outputs.sum() / self.makespan_s)
+
+    def within(self, ttft_s: float | None = None, tpot_s: float | None = None) -> np.ndarray:
+        """Which requests keep the limits; an answer of one token has no TPOT to break."""
+        good = np.ones(len(self.outputs), bool)
+        if ttft_s is not None:
+            good &= self.ttft_s <= ttft_s
+        if tpot_s is not None:
+            good &= ~(self.tpot_s > tpot_s)
+        return good
+
+    def to_dict(self, ttft_s: float | None = None, tpot_s: float | None = None) -> dict[str, Any]:
+        """JSON: percentiles, rates, the timeline; goodput where limits are given."""
+        answer: dict[str, Any] = {
+            "deployment": self.deployment.to_dict(),
+            "requests": len(self.outputs),
+            "makespan_s": self.makespan_s,
+            "request_rate": len(self.outputs) / self.makespan_s,
+            "output_tok_s": self.output_tok_s,
+            "input_tok_s": float(self.inputs.sum() / self.makespan_s),
+            "preemptions": self.preemptions,
+            "prefix_hit_rate": self.hit_tokens / float(self.inputs.sum()),
+        }
+        for name, values in (("ttft", self.ttft_s), ("tpot", self.tpot_s), ("e2e", self.e2e_s)):
+            known = values[np.isfinite(values)]
+            answer[f"{name}_mean_ms"] = 1e3 * float(known.mean()) if len(known) else None
+            for q in PERCENTILES:
+                answer[f"{name}_p{q}_ms"] = 1e3 * float(np.percentile(known, q)) if len(known) else None
+        if ttft_s is not None or tpot_s is not None:
+            good = self.within(ttft_s, tpot_s)
+            answer["goodput_req_s"] = float(good.sum() / self.makespan_s)
+            answer["good_share"] = float(good.mean())
+        columns = (("seconds", self.timeline_s), ("running", self.timeline_running), ("tok_s", self.timeline_tok_s))
+        answer["timeline"] = {name: values.tolist() for name, values in columns}
+        return {**answer, "warnings": list(self.warnings), "assumptions": list(self.assumptions)}
+
+    def __repr__(self) -> str:
+        count, rate = len(self.outputs), self.output_tok_s
+        return f"<Simulation of {count:,} requests in {self.makespan_s:.4g} s, {rate:.0f} tok/s>"
 
 
 def simulate(
@@ -53,187 +114,149 @@ def simulate(
     arrivals: Any = None,
     concurrency: int | None = None,
     arrival: str = "staggered",
+    hash_ids: Sequence[Sequence[int]] | None = None,
+    block: int = 512,
+    router: str = "round-robin",
+    front: Front = FRONT,
+    executor: Executor | None = None,
+    progress: Callable[[int, int], None] | None = None,
 ) -> Simulation:
     """Run requests through the scheduler: all at once, at given times, or ``concurrency`` in flight.
 
-    Replicas (dp) take requests in turn; ``arrival`` fills pipeline slots as in `predict`. Deterministic: the
-    same requests give the same times.
+    Replicas (dp) get requests from the ``router``: in turn, or the one with the fewest requests; a closed loop keeps
+    them evenly loaded. ``hash_ids`` name the blocks of ``block`` tokens of each prompt: equal ids are found in the
+    prefix cache; without them the deployment's prefix_hit_rate holds for every prompt. ``arrival`` fills pipeline slots
+    as in `predict`. ``front`` lies between client and scheduler. Replicas that a router feeds in turn run on
+    ``executor``. Deterministic: the same requests give the same times, wherever they run.
     """
     new, out = _whole("inputs", inputs), _whole("outputs", outputs)
+    times = _arrivals(arrivals, new, out)
+    warnings = _possible(deployment, int(np.max(new + out)))
+    if router not in ROUTERS:
+        raise UnknownName("router", router, ROUTERS)
+    if hash_ids is not None and len(hash_ids) != len(new):
+        raise BadInput(f"{len(hash_ids)} lists of hash ids for {len(new)} requests")
+    copies = min(deployment.options.dp, concurrency or deployment.options.dp)  # fewer requests leave some idle
+    share = None if concurrency is None else max(1, round(concurrency / copies))
+    largest = max(1, min(len(new) if share is None else share, len(new)))
+    tables = server_tables(
+        deployment, largest, float(np.mean(new) + np.mean(out) / 2), arrival, float(np.mean(new))
+    )
+    found = np.minimum((new * deployment.options.prefix_hit_rate).astype(np.int64), new - 1)
+    load = (times, new, out, np.zeros_like(found) if hash_ids is not None else found)
+    if copies > 1 and router == "least-loaded" and share is None:
+        runs = _routed(tables, load, copies, hash_ids, front)
+    else:
+        jobs = [(tables, *_dealt(load, hash_ids, np.arange(i, len(new), copies)), share, block, front)
+                for i in range(min(copies, len(new)))]  # fmt: skip
+        runs = list(executor.map(_run, jobs)) if executor else _here(jobs, len(new), progress)
+    return replace(_collected(deployment, load, runs, front), warnings=warnings)
+
+
+def _possible(deployment: Deployment, longest: int) -> tuple[str, ...]:
+    """Refuse requests longer than the context; say so where the deployment does not even start."""
+    context = deployment.options.context or deployment.facts.max_context
+    if longest > context:
+        raise BadInput(f"the longest request has {longest:,} tokens; the context is {context:,}")
+    pool = kv_pool(place(deployment))
+    if pool.verdict == "fits":
+        return ()
+    return (f"memory says no ({pool.verdict}: {pool.reason}); the speed is of a deployment that cannot start",)
+
+
+Load = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]  # arrivals, inputs, outputs, tokens found
+Result = dict[str, Any]
+
+
+def _dealt(load: Load, ids: Sequence[Sequence[int]] | None, mine: np.ndarray) -> tuple[Any, ...]:
+    """What one copy gets."""
+    return (mine, *(part[mine].tolist() for part in load), None if ids is None else [ids[i] for i in mine])
+
+
+def _here(jobs: list[tuple[Any, ...]], total: int, progress: Callable[[int, int], None] | None) -> list[Result]:
+    """Copy after copy in this process."""
+    runs: list[Result] = []
+    for job in jobs:
+        before = sum(len(run["mine"]) for run in runs)
+        runs.append(_run(job, None if progress is None else partial(_so_far, progress, before, total)))
+    return runs
+
+
+def _so_far(progress: Callable[[int, int], None], before: int, total: int, done: int) -> None:
+    progress(before + done, total)
+
+
+def _run(job: tuple[Any, ...], progress: Callable[[int], None] | None = None) -> Result:
+    """One copy, wherever it runs."""
+    tables, mine, times, new, out, found, ids, share, block, front = job
+    copy = Copy(tables, times, new, out, found, share, ids, block, front)
+    copy.progress = progress
+    copy.go()
+    return _result(copy, mine)
+
+
+def _result(copy: Copy, mine: np.ndarray) -> Result:
+    return {"mine": mine, "first": copy.first, "finish": copy.finish, "began": copy.began, "hits": copy.hits,
+            "preempted": copy.preempted, "timeline": np.array(copy.timeline, float).reshape(-1, 3),
+            "found": sum(copy.found) if copy.cache is None else copy.hits}  # fmt: skip
+
+
+def _routed(
+    tables: ServerTables, load: Load, copies: int, ids: Sequence[Sequence[int]] | None, front: Front
+) -> list[Result]:
+    """A router that knows how many requests each copy has: all copies go on to each arrival together."""
+    if ids is not None:
+        raise BadInput("hash_ids and router='least-loaded' do not go together; use round-robin")
+    servers = [Copy(tables, [], [], [], [], front=front) for _ in range(copies)]
+    owner: list[list[int]] = [[] for _ in servers]
+    for i, (when, prompt, answer, found) in enumerate(zip(*(part.tolist() for part in load), strict=True)):
+        for server in servers:
+            server.go(when)
+        at = min(range(copies), key=lambda k: (servers[k].load, k))
+        servers[at].add(when, prompt, answer, found)
+        owner[at].append(i)
+    for server in servers:
+        server.go()
+    return [_result(server, np.array(mine, int)) for server, mine in zip(servers, owner, strict=True)]
+
+
+def _collected(
+    deployment: Deployment, load: Load, runs: list[Result], front: Front
+) -> Simulation:
+    """The copies' results in the order of the requests."""
+    times, new, out, _ = load
+    first, finish, began = np.zeros(len(new)), np.zeros(len(new)), times.copy()
+    for run in runs:
+        mine = run["mine"]
+        first[mine], finish[mine], began[mine] = run["first"], run["finish"], run["began"]
+    return Simulation(
+        deployment, began, first + front.way_s, finish + front.way_s, new, out, sum(run["preempted"] for run in runs),
+        *_timeline([run["timeline"] for run in runs]), sum(run["found"] for run in runs),
+        assumptions=(*deployment.assumptions, NOTE) if any(front) else deployment.assumptions,
+    )  # fmt: skip
+
+
+def _timeline(parts: list[np.ndarray], points: int = 400) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Running requests and tokens per second of all copies together, on even times."""
+    end = max(float(part[-1, 0]) for part in parts if len(part))
+    at = np.linspace(0.0, end, points + 1)
+    running, made = np.zeros(points + 1), np.zeros(points + 1)
+    for part in parts:
+        seconds = np.concatenate([[0.0], part[:, 0]])
+        place = np.minimum(np.searchsorted(part[:, 0], at), len(part) - 1)
+        running += np.where(at > part[-1, 0], 0.0, part[place, 1])
+        made += np.interp(at, seconds, np.concatenate([[0.0], part[:, 2]]))
+    rate = np.diff(made) / np.maximum(np.diff(at), 1e-12)
+    return at[1:], running[1:], rate
+
+
+def _arrivals(arrivals: Any, new: np.ndarray, out: np.ndarray) -> np.ndarray:
     if len(new) != len(out):
         raise BadInput(f"{len(new)} inputs and {len(out)} outputs: one of each a request")
     times = np.zeros(len(new)) if arrivals is None else np.asarray(arrivals, float)
     if len(times) != len(new) or not np.all(np.isfinite(times)) or np.any(np.diff(times) < 0):
         raise BadInput("arrivals must be finite, ascending and one a request")
-    copies = deployment.options.dp
-    share = None if concurrency is None else max(1, round(concurrency / copies))
-    largest = len(new) if share is None else share
-    tables = server_tables(deployment, max(1, min(largest, len(new))), float(np.mean(new) + np.mean(out) / 2), arrival)
-    first, finish = np.zeros(len(new)), np.zeros(len(new))
-    began, lines, preempted = times.copy(), [], 0
-    for copy in range(copies):
-        mine = np.arange(copy, len(new), copies)
-        if not len(mine):
-            continue
-        run = _Run(tables, times[mine], new[mine], out[mine], share)
-        run.go()
-        first[mine], finish[mine], began[mine] = run.first, run.finish, run.began
-        preempted += run.preempted
-        lines.append((run.times, run.counts))
-    return Simulation(began, first, finish, out, preempted, np.array(lines[0][0]), np.array(lines[0][1]) * copies)
-
-
-class _Run:
-    """State of one engine copy. Lists, not arrays: the loop touches one request at a time."""
-
-    def __init__(
-        self, tables: ServerTables, arrivals: np.ndarray, inputs: np.ndarray, outputs: np.ndarray, share: int | None
-    ) -> None:
-        self.tables = tables
-        self.inputs, self.outputs = inputs.tolist(), outputs.tolist()
-        count = len(self.inputs)
-        self.issued = count if share is None else min(share, count)  # a closed loop issues one as one finishes
-        self.began = arrivals.tolist()
-        self.first, self.finish = [0.0] * count, [0.0] * count
-        self.made, self.began_step = [0] * count, [0] * count  # tokens made before a preemption
-        self.now, self.step, self.cached, self.next = 0.0, 0, 0, 0
-        self.waiting: deque[int] = deque()
-        self.running: list[tuple[int, int, int]] = []  # heap of (last step, request, turn)
-        self.turn = [0] * count  # a preempted entry in the heap has an old one
-        self.youngest: list[tuple[int, int]] = []  # (request, turn) in the order of admission
-        self.size = self.unmade = 0
-        self.reserve, self.least, self.loss = tables.reserve
-        self.preempted = self.events = 0
-        self.times: list[float] = []
-        self.counts: list[int] = []
-        self.stride = max(1, 2 * count // _TIMELINE)
-
-    def go(self) -> None:
-        """Until every request has finished."""
-        while self.size or self.waiting or self.next < len(self.inputs):
-            while self.next < self.issued and self.began[self.next] <= self.now:
-                self.waiting.append(self.next)
-                self.next += 1
-            if self.waiting and self.size < self.tables.limit and self._room():
-                self._prefill()
-            elif self.size:
-                self._decode()
-            else:
-                self.now = max(self.now, self.began[self.next])
-            self.events += 1
-            if self.events % self.stride == 0:
-                self.times.append(self.now)
-                self.counts.append(self.size)
-        self.times.append(self.now)
-        self.counts.append(0)
-
-    def _room(self) -> bool:
-        """Whether the pool holds the next prompt; an empty server takes it in any case."""
-        need = self.inputs[self.waiting[0]] + self.made[self.waiting[0]]
-        return not self.size or self._taken() + need <= self.tables.kv_tokens
-
-    def _taken(self) -> float:
-        """Tokens in the pool, and those that admission keeps free for the running requests."""
-        return self.cached + self.size + self.reserve * self.unmade
-
-    def _prefill(self) -> None:
-        """One batch of prompts, up to the chunk; decoding waits, or goes on inside the same forwards."""
-        tables, tokens = self.tables, 0
-        batch: list[int] = []
-        taken = self._taken()
-        while self.waiting and self.size + len(batch) < tables.limit:
-            head = self.waiting[0]
-            need = self.inputs[head] + self.made[head]
-            if batch and (tokens + need > tables.chunk * tables.groups or taken + need > tables.kv_tokens):
-                break
-            taken += need + self.reserve * (self.outputs[head] - self.made[head])
-            batch.append(self.waiting.popleft())
-            tokens += need
-        size = self.size
-        if tables.mixes and size:
-            forwards = max(1, -(-tokens // tables.chunk))
-            both = tables.prefill_s(tokens + forwards * size, len(batch))
-            self.now += both + forwards * tables.slope[size] * self.cached / size
-            self._advance(forwards)
-        else:
-            self.now += tables.prefill_s(tokens, len(batch))
-        for request in batch:
-            if not self.made[request]:
-                self.first[request] = self.now
-            self._start(request)
-
-    def _start(self, request: int) -> None:
-        """The prefill made a token; the rest are decode steps."""
-        left = self.outputs[request] - self.made[request] - 1
-        if left <= 0:
-            self._end(request)
-            return
-        self.cached += self.inputs[request] + self.made[request] + 1
-        self.began_step[request] = self.step
-        self.size += 1
-        self.unmade += left
-        heappush(self.running, (self.step + left, request, self.turn[request]))
-        self.youngest.append((request, self.turn[request]))
-
-    def _end(self, request: int) -> None:
-        self.finish[request] = self.now
-        if self.issued < len(self.inputs):
-            self.began[self.issued] = self.now
-            self.issued += 1
-
-    def _decode(self) -> None:
-        """As many steps as pass until somebody finishes, arrives, or the pool is full."""
-        tables, size = self.tables, self.size
-        free = (tables.kv_tokens - self.cached) // size
-        if free < 1 and size > 1:
-            self._preempt()
-            return
-        slope = tables.slope[size]
-        first = tables.base[size] + slope * self.cached / size
-        while self.running[0][2] != self.turn[self.running[0][1]]:
-            heappop(self.running)
-        steps = min(self.running[0][0] - self.step, max(free, 1))
-        if self.next < self.issued and size < tables.limit:
-            steps = min(steps, int((self.began[self.next] - self.now) / first) + 1)
-        steps = max(steps, 1)
-        self.now += steps * (first + 0.5 * slope * (steps - 1))
-        self._advance(steps)
-
-    def _advance(self, steps: int) -> None:
-        self.step += steps
-        self.cached += steps * self.size
-        self.unmade -= steps * self.size
-        self.reserve = max(self.least, self.reserve - self.loss * steps)
-        while self.running and self.running[0][0] <= self.step:
-            last, request, turn = heappop(self.running)
-            if turn != self.turn[request]:
-                continue
-            self.cached -= self._held(request)  # what it overshot in a mixed forward is in both
-            self.unmade += self.step - last
-            self.turn[request] += 1
-            self.size -= 1
-            self._end(request)
-
-    def _held(self, request: int) -> int:
-        """Tokens of one running request in the pool."""
-        return self.inputs[request] + self.made[request] + 1 + self.step - self.began_step[request]
-
-    def _preempt(self) -> None:
-        """Throw out the youngest sequence; it will prefill again what it had made."""
-        while True:
-            request, turn = self.youngest.pop()
-            if turn == self.turn[request]:
-                break
-        made = 1 + self.step - self.began_step[request]
-        self.cached -= self._held(request)
-        self.made[request] += made
-        self.unmade -= self.outputs[request] - self.made[request]
-        self.turn[request] += 1
-        self.size -= 1
-        self.preempted += 1
-        if self.loss:
-            self.reserve = min(1.0, self.reserve + 0.1)
-        self.waiting.appendleft(request)
+    return times
 
 
 def _whole(name: str, value: Any) -> np.ndarray:
@@ -244,4 +267,6 @@ def _whole(name: str, value: Any) -> np.ndarray:
         raise BadInput(f"{name} must be a list of token counts") from None
     if whole.ndim != 1 or len(whole) == 0 or np.any(whole < 1) or np.any(whole > 10**9):
         raise BadInput(f"{name} must be a list of token counts from 1 to 1e9")
+    if len(whole) > MOST_REQUESTS:
+        raise BadInput(f"{name}: {len(whole):,} requests; at most {MOST_REQUESTS:,} are simulated at once")
     return whole

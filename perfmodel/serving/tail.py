@@ -14,6 +14,10 @@ _POINTS = 400
 def survival(lengths: Lengths, tokens: np.ndarray) -> np.ndarray:
     """Share of answers longer than ``tokens``; what the words of the distribution say."""
     kind, _, rest = lengths.words.partition(":")
+    if lengths.values:
+        return 1.0 - np.searchsorted(lengths.values, tokens, side="right") / len(lengths.values)
+    if kind == "falling":
+        return np.clip(1 - tokens / (3 * float(rest)), 0.0, 1.0) ** 2
     if kind == "uniform":
         low, high = (float(x) for x in rest.split(":"))
         return np.clip((high - tokens) / max(high - low, 1e-9), 0.0, 1.0)
@@ -39,8 +43,10 @@ def residual(lengths: Lengths, tokens: np.ndarray) -> np.ndarray:
     return np.minimum(beyond / max(beyond[0], 1e-12), 1.0)
 
 
-def drain_s(lengths: Lengths, running: float, step_s: Callable[[np.ndarray], np.ndarray]) -> float:
-    """Seconds from the moment the queue is empty until the last of ``running`` sequences ends. [s]
+def drain(
+    lengths: Lengths, running: float, step_s: Callable[[np.ndarray], np.ndarray]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Seconds since the queue went empty, and the sequences that still run then, until the last of ``running`` ends.
 
     ``step_s`` gives the time of a step at a batch. The last sequence is the one that a share 1 / (2 running) outlives.
     """
@@ -48,7 +54,11 @@ def drain_s(lengths: Lengths, running: float, step_s: Callable[[np.ndarray], np.
     grid = np.concatenate([[0.0], np.geomspace(1.0, longest, _POINTS)])
     left = running * residual(lengths, grid)
     alive = left >= 0.5
-    batch = np.maximum(left, 1.0)
-    times = step_s(batch)
-    pieces = 0.5 * (times[1:] + times[:-1]) * np.diff(grid)
-    return float(np.sum(pieces[alive[1:] | alive[:-1]]))
+    times = step_s(np.maximum(left, 1.0))
+    pieces = 0.5 * (times[1:] + times[:-1]) * np.diff(grid) * (alive[1:] | alive[:-1])
+    return np.concatenate([[0.0], np.cumsum(pieces)]), np.where(alive, left, 0.0)
+
+
+def drain_s(lengths: Lengths, running: float, step_s: Callable[[np.ndarray], np.ndarray]) -> float:
+    """Seconds from the moment the queue is empty until the last of ``running`` sequences ends. [s]"""
+    return float(drain(lengths, running, step_s)[0][-1])

@@ -173,7 +173,7 @@ def _decode(
     context = load.context / dcp
     merge = f["attention_pad_tokens"] * per_group / HEAD_BLOCK  # partial results of splits, per head tile
     traffic = decode_kv_bytes(load.sequences, context, bytes_per_token, merge)
-    flop = attention_flop(load.sequences, context, groups * per_group, key, value)
+    flop = attention_flop(load.sequences * load.queries, context, groups * per_group, key, value)
     return price(
         bench,
         "decode attention",

@@ -40,6 +40,7 @@ NAMES = (
     "eager_rank_spread",
     "host_sequence_s",
     "step_fixed_s",
+    "sync_step_s",
     "pipeline_hop_s",
     "micro_batch_s",
     "prefill_interference",
@@ -126,6 +127,8 @@ def idle_factors(deployment: Deployment) -> frozenset[str]:
             idle |= {f"moe_dram_efficiency{ending}", f"moe_compute_efficiency{ending}"}
     if options.pp == 1:
         idle |= {"pipeline_hop_s", "micro_batch_s"}
+    if options.pp > 1 or deployment.engine.overlaps_host(options):
+        idle.add("sync_step_s")
     if options.tp == 1 and options.pp == 1:
         idle |= {"collective_latency_factor", "collective_bandwidth_factor", "eager_rank_spread"}
     return frozenset(idle)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -10,25 +12,36 @@ import numpy as np
 from perfmodel.catalog import NONE
 from perfmodel.costs.launch import eager_host_s, exposed_s
 from perfmodel.costs.pipeline import chunked_prefill_s, round_s
+from perfmodel.deployment import Deployment
 from perfmodel.engines.rules import KV_BYTES
 from perfmodel.placement import Placement
 from perfmodel.step.attention_rows import attention_rows
 from perfmodel.step.communication import collective_row, hop_row
+from perfmodel.step.difference import beside
 from perfmodel.step.expert_rows import mlp_rows, residual_rows
 from perfmodel.step.machine import machine_of
 from perfmodel.step.operations import FIELDS, Bench, Load, Row, edge_rows, mapped
 from perfmodel.step.slots import Occupancy
+from perfmodel.step.speculation import queries, with_drafts
 
 
 @dataclass(frozen=True, eq=False)
 class Forward:
-    """A priced forward. ``rows`` add up to ``seconds``; both broadcast over [draws, shape of the question]."""
+    """A priced forward. ``rows`` add up to ``seconds``; both broadcast over [draws, shape of the question].
+
+    The rows are put together when they are first asked for: a search needs only the seconds.
+    """
 
     seconds: Any
-    rows: tuple[Row, ...]
     device_s: Any
     host_s: Any
     rule: str
+    listed: Callable[[], tuple[Row, ...]] = field(repr=False)
+
+    @cached_property
+    def rows(self) -> tuple[Row, ...]:
+        """The operations, merged by name."""
+        return self.listed()
 
 
 def bench_of(placement: Placement, factors: dict[str, Any]) -> Bench:
@@ -82,14 +95,41 @@ def merge(rows: list[Row]) -> list[Row]:
     return list(merged.values())
 
 
-def stages(placement: Placement, bench: Bench, load: Load) -> list[list[Row]]:
-    """Rows of every stage; layers of one kind are priced once."""
+@dataclass(frozen=True, eq=False)
+class Stages:
+    """Priced rows: of one layer of every kind, and of what stands at the edges of every stage."""
+
+    counts: np.ndarray  # layers by stage and kind
+    kinds: list[list[Row]]
+    edges: list[list[Row]]  # stages that are alike share one list
+
+    def sums(self, name: str = "seconds") -> list[Any]:
+        """Sum of one field over the rows of each stage; stages that are alike are added up once."""
+        each, done = [total(rows, name) for rows in self.kinds], {}
+        keys = [(tuple(counts), id(edge)) for counts, edge in zip(self.counts.tolist(), self.edges, strict=True)]
+        for (counts, key), edge in zip(keys, self.edges, strict=True):
+            if (counts, key) not in done:
+                layers = (float(n) * value for n, value in zip(counts, each, strict=True) if n)
+                done[counts, key] = sum(layers, total(edge, name))
+        return [done[key] for key in keys]
+
+    def rows(self) -> list[Row]:
+        """Rows of all stages for the fullest slot, merged by name."""
+        return merge([
+            _fullest(row)
+            for counts, edge in zip(self.counts, self.edges, strict=True)
+            for row in [*(scale(r, float(n)) for n, rows in zip(counts, self.kinds, strict=True) if n for r in rows),
+                        *edge]
+        ])  # fmt: skip
+
+
+def stages(placement: Placement, bench: Bench, load: Load) -> Stages:
+    """Rows of every stage; layers of one kind, and edges of one sort, are priced once."""
     kinds = [layer_rows(placement, bench, k, load) for k in range(len(placement.kinds))]
-    result = []
-    for stage in range(placement.stages):
-        rows = [scale(row, float(n)) for k, n in enumerate(placement.counts[stage]) if n for row in kinds[k]]
-        result.append(merge([*rows, *stage_edges(placement, bench, stage, load)]))
-    return result
+    last = placement.stages - 1
+    sorts = {(i == 0, i == last): i for i in range(placement.stages)}
+    edges = {sort: stage_edges(placement, bench, i, load) for sort, i in sorts.items()}
+    return Stages(placement.counts, kinds, [edges[i == 0, i == last] for i in range(placement.stages)])
 
 
 def total(rows: list[Row], field: str = "seconds") -> Any:
@@ -97,60 +137,103 @@ def total(rows: list[Row], field: str = "seconds") -> Any:
     return sum(getattr(row, field) for row in rows)
 
 
-def decode(placement: Placement, batch: Any, context: Any, factors: dict[str, Any], slots: Occupancy) -> Forward:
+@dataclass(frozen=True, eq=False)
+class Graphs:
+    """CUDA graphs of a decode step: rows after padding, where it runs without one, and the largest prefill in one."""
+
+    padded: Any
+    eager: Any
+    prefill_tokens: Any
+
+
+def graphs_of(d: Deployment, slots: Occupancy) -> Graphs:
+    """What the captured sizes make of the micro-batches in the slots; only vLLM's graphs also hold prefills."""
+    captured = d.engine.capture_sizes(d.options, d.facts)
+    each = queries(d.options) if d.options.engine == "vllm" else 1      # vLLM counts tokens, others sequences
+    padded, eager = pad_to_graph(captured, each * np.ceil(slots.batch / d.options.dp_attention))
+    return Graphs(padded / each, eager, float(max(captured)) if captured and d.options.engine == "vllm" else 0.0)
+
+
+def decode(
+    placement: Placement,
+    batch: Any,
+    context: Any,
+    factors: dict[str, Any],
+    slots: Occupancy,
+    graphs: Graphs | None = None,
+) -> Forward:
     """One decode step of ``batch`` running sequences of one engine copy, each with ``context`` cached tokens."""
     d, bench = placement.deployment, bench_of(placement, factors)
     groups = d.options.dp_attention
     sequences = np.ceil(slots.batch / groups)
-    padded, eager = pad_to_graph(d.engine.capture_sizes(d.options, d.facts), sequences)
-    load = Load("decode", padded, padded * groups, sequences, np.asarray(context, float) + 1.0, padded)
-    staged = stages(placement, bench, load)
+    graphs = graphs or graphs_of(d, slots)
+    cached, one = np.asarray(context, float) + 1.0, graphs.padded
+    tokens = queries(d.options)
+    padded = tokens * one
+    load = Load("decode", padded, padded * groups, sequences, cached, padded, float(tokens))
+    single = Load("decode", one, one * groups, sequences, cached, one)
+    staged = with_drafts(stages(placement, bench, load), placement, bench, single, batch, slots)
     hop = hop_row(padded, d.model.hidden, d, bench.machine.links, factors) if placement.stages > 1 else None
     launch = factors["eager_kernel_s"] * factors["host_speed"]
-    device = [total(rows) for rows in staged]
     loop = factors["micro_batch_s"] * factors["host_speed"] if placement.stages > 1 else 0.0
+    ahead = d.engine.overlaps_host(d.options)  # the next step is prepared beside this one, and may take longer
+    if placement.stages > 1 and ahead:
+        loop = loop + factors["pipeline_hop_s"] * factors["host_speed"]
     host = [
-        np.where(
-            eager,
-            eager_host_s(total(rows, "kernels"), launch, d.options.tp, factors["eager_rank_spread"])
-            + factors["host_sequence_s"] * sequences,
-            0.0,
-        )
+        np.where(graphs.eager, eager_host_s(kernels, launch, d.options.tp, factors["eager_rank_spread"]), 0.0)
+        + np.where(graphs.eager | ahead, factors["host_sequence_s"] * factors["host_speed"] * sequences, 0.0)
         + loop
-        for rows in staged
+        for kernels in staged.sums("kernels")
     ]
-    return _assemble(placement, staged, device, host, hop, factors, slots)
+    found = _assemble(placement, staged, host, hop, factors, slots, np.where(graphs.eager, 0.0, sequences))
+    return beside(found, d, batch, factors)
 
 
 def _assemble(
     placement: Placement,
-    staged: list[list[Row]],
-    device: list[Any],
+    staged: Stages,
     host: list[Any],
     hop: Row | None,
     factors: dict[str, Any],
     slots: Occupancy,
+    sequences: Any,
 ) -> Forward:
     """Stages -> round: the trip of the fullest slot, and what it waits for the slowest stage."""
+    device = staged.sums()
     exposed = [exposed_s(h, t) for h, t in zip(host, device, strict=True)]
     stage_s = [t + e for t, e in zip(device, exposed, strict=True)]
-    rows = merge([_fullest(row) for rows in staged for row in rows])
-    rows.append(Row("host launch not hidden", _pick(sum(exposed)), bound="host"))
-    fixed = _pick(factors["step_fixed_s"] * factors["host_speed"])
+    fixed = _pick(between_steps(placement.deployment, factors, sequences))
     traverse = _pick(sum(stage_s))
-    if hop is not None:
-        trip = scale(_fullest(hop), float(placement.stages))  # the token's return is one more hop
-        rows.append(trip)
-        traverse = traverse + trip.seconds
-    rows.append(Row("step overhead of the engine", fixed + 0.0 * traverse, bound="host"))
-    traverse = traverse + fixed
+    trip = None if hop is None else scale(_fullest(hop), float(placement.stages))  # the token's return is one more hop
+    traverse = traverse + (trip.seconds if trip else 0.0) + fixed
     slowest = stage_s[0]
     for other in stage_s[1:]:
         slowest = np.maximum(slowest, other)
     queue = np.sum(slowest * slots.count, axis=1) if placement.stages > 1 else 0.0 * traverse
     seconds = round_s(queue, traverse)
-    rows.append(Row("wait for the slowest stage", seconds - traverse, bound="pipeline"))
-    return Forward(seconds, tuple(rows), _pick(sum(device)), _pick(sum(host)), slots.rule)
+
+    def rows() -> tuple[Row, ...]:
+        return (
+            *staged.rows(),
+            Row("host launch not hidden", _pick(sum(exposed)), bound="host"),
+            *((trip,) if trip else ()),
+            Row("step overhead of the engine", fixed + 0.0 * traverse, bound="host"),
+            Row("wait for the slowest stage", seconds - traverse, bound="pipeline"),
+        )
+
+    return Forward(seconds, _pick(sum(device)), _pick(sum(host)), slots.rule, rows)
+
+
+def between_steps(d: Deployment, factors: dict[str, Any], sequences: Any) -> Any:
+    """Host time between two forwards that the device waits for. [s]
+
+    An engine that schedules the next step while the device works shows a small rest; one that does not, its scheduler,
+    inputs and outputs, each sequence its share. In a pipeline the loop of the micro-batches stands for that.
+    """
+    fixed = factors["step_fixed_s"]
+    if d.options.pp == 1 and not d.engine.overlaps_host(d.options):
+        fixed = fixed + factors["sync_step_s"] + factors["host_sequence_s"] * sequences
+    return fixed * factors["host_speed"]
 
 
 def _pick(value: Any) -> Any:
@@ -174,24 +257,9 @@ def pad_to_graph(captured: tuple[int, ...], sequences: Any) -> tuple[Any, Any]:
     return np.where(eager, sequences, sizes[np.minimum(index, len(sizes) - 1)]), eager
 
 
-def prefill_chunk(
-    placement: Placement, load: Load, factors: dict[str, Any]
-) -> tuple[list[list[Row]], list[Any], list[Any], Row | None]:
-    """Rows, device and host time of every stage for one prefill forward, and one hop between stages."""
-    d, bench = placement.deployment, bench_of(placement, factors)
-    staged = stages(placement, bench, load)
-    captured = d.engine.capture_sizes(d.options, d.facts)
-    eager = load.tokens > (max(captured) if captured and d.options.engine == "vllm" else 0)
-    launch = factors["eager_kernel_s"] * factors["host_speed"]
-    host = [
-        np.where(eager, eager_host_s(total(rows, "kernels"), launch, d.options.tp, factors["eager_rank_spread"]), 0.0)
-        for rows in staged
-    ]
-    hop = hop_row(load.tokens, d.model.hidden, d, bench.machine.links, factors) if placement.stages > 1 else None
-    return staged, [total(rows) for rows in staged], host, hop
-
-
-def prefill_load(placement: Placement, tokens: Any, context: Any, prompts: Any) -> tuple[Load, Any]:
+def prefill_load(
+    placement: Placement, tokens: Any, context: Any, prompts: Any, chunk: Any = None
+) -> tuple[Load, Any]:
     """One mean chunk of a prefill, and how many of it there are.
 
     A prompt runs in one attention group; as many groups work as there are prompts. SGLang divides its chunk size by
@@ -200,7 +268,8 @@ def prefill_load(placement: Placement, tokens: Any, context: Any, prompts: Any) 
     """
     options = placement.deployment.options
     groups = np.minimum(prompts, options.dp_attention)
-    limit = float(options.prefill_chunk or np.inf) / (options.dp_attention if options.engine == "sglang" else 1)
+    most = np.asarray((options.prefill_chunk or np.inf) if chunk is None else chunk, float)
+    limit = most / (options.dp_attention if options.engine == "sglang" else 1)
     local = tokens / groups
     chunks = np.maximum(local / limit, 1.0)
     each = (local / chunks)[None, None]
@@ -211,25 +280,52 @@ def prefill_load(placement: Placement, tokens: Any, context: Any, prompts: Any) 
     ), chunks
 
 
-def prefill(placement: Placement, tokens: Any, context: Any, factors: dict[str, Any], prompts: Any = 1.0) -> Forward:
-    """Prefill of ``tokens`` new tokens of ``prompts`` prompts, in chunks of the engine's size through the pipeline."""
+def prefill(
+    placement: Placement,
+    tokens: Any,
+    context: Any,
+    factors: dict[str, Any],
+    prompts: Any = 1.0,
+    chunk: Any = None,
+    graph_tokens: Any = None,
+) -> Forward:
+    """Prefill of ``tokens`` new tokens of ``prompts`` prompts, in chunks of the engine's size through the pipeline.
+
+    ``chunk`` and ``graph_tokens`` (the largest chunk that runs as a graph) stand in for the deployment's own.
+    """
+    d, bench = placement.deployment, bench_of(placement, factors)
     tokens, context = np.broadcast_arrays(np.asarray(tokens, float), np.asarray(context, float))
-    load, chunks = prefill_load(placement, tokens, context, np.broadcast_to(np.asarray(prompts, float), tokens.shape))
-    staged, device, host, hop = prefill_chunk(placement, load, factors)
+    prompts = np.broadcast_to(np.asarray(prompts, float), tokens.shape)
+    load, chunks = prefill_load(placement, tokens, context, prompts, chunk)
+    staged = stages(placement, bench, load)
+    if graph_tokens is None:
+        captured = d.engine.capture_sizes(d.options, d.facts)
+        graph_tokens = max(captured) if captured and d.options.engine == "vllm" else 0
+    launch = factors["eager_kernel_s"] * factors["host_speed"]
+    device, host = staged.sums(), [
+        np.where(load.tokens > graph_tokens,
+                 eager_host_s(kernels, launch, d.options.tp, factors["eager_rank_spread"]), 0.0)
+        for kernels in staged.sums("kernels")
+    ]  # fmt: skip
     exposed = [exposed_s(h, t) for h, t in zip(host, device, strict=True)]
     stage_s = [_pick(t + e) for t, e in zip(device, exposed, strict=True)]
-    rows = [scale(row, chunks) for row in merge([_fullest(row) for rows in staged for row in rows])]
-    rows.append(Row("host launch not hidden", _pick(sum(exposed)) * chunks, bound="host"))
-    once = sum(stage_s)
-    if hop is not None:
+    once, trip = sum(stage_s), None
+    if placement.stages > 1:
+        hop = hop_row(load.tokens, d.model.hidden, d, bench.machine.links, factors)
         trip = scale(_fullest(hop), float(placement.stages - 1))
-        rows.append(scale(trip, chunks))
         once = once + trip.seconds
     slowest = once if placement.stages == 1 else stage_s[0]
     for other in stage_s[1:]:
         slowest = np.maximum(slowest, other)
-    fixed = _pick(factors["step_fixed_s"] * factors["host_speed"])
+    fixed = _pick(between_steps(d, factors, load.sequences))
     seconds = chunked_prefill_s(chunks, slowest, once) + fixed * chunks
-    rows.append(Row("step overhead of the engine", fixed * chunks + 0.0 * seconds, bound="host"))
-    rows.append(Row("stages that overlap", seconds - total(rows), bound="pipeline"))
-    return Forward(seconds, tuple(rows), _pick(sum(device)) * chunks, _pick(sum(host)) * chunks, "chunked prefill")
+
+    def rows() -> tuple[Row, ...]:
+        found = [scale(row, chunks) for row in staged.rows()]
+        found.append(Row("host launch not hidden", _pick(sum(exposed)) * chunks, bound="host"))
+        found += [scale(trip, chunks)] if trip else []
+        found.append(Row("step overhead of the engine", fixed * chunks + 0.0 * seconds, bound="host"))
+        found.append(Row("stages that overlap", seconds - total(found), bound="pipeline"))
+        return tuple(found)
+
+    return Forward(seconds, _pick(sum(device)) * chunks, _pick(sum(host)) * chunks, "chunked prefill", rows)

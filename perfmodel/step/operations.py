@@ -57,6 +57,7 @@ class Load:
     sequences: Any  # sequences of one attention group, unpadded
     context: Any  # mean cached tokens that a new token attends to
     sampled: Any  # rows that get logits, one attention group
+    queries: float = 1.0  # tokens of a sequence in one decode step: more where drafts are verified
 
 
 @dataclass(frozen=True, eq=False)

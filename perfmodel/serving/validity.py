@@ -1,0 +1,37 @@
+"""Where the closed forms claim to agree with the simulator within 5 %, or 10 %."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from perfmodel.deployment import Deployment
+from perfmodel.engines.scheduling import scheduling
+from perfmodel.placement import place
+from perfmodel.serving.lengths import Lengths
+from perfmodel.step.memory import kv_pool
+
+CLAIM = "closed form: steady state, within {0:.0%} of the simulator in tokens/s and TPOT"
+WITHIN, WITHIN_GROUPS = 0.05, 0.10  # with attention groups prompts overlap by chance
+
+
+def outside(deployment: Deployment, running: np.ndarray, inputs: Lengths, outputs: Lengths) -> list[str]:
+    """Why the closed form claims nothing here; empty where it does.
+
+    It has no preemptions, and it takes prompts that are cut across attention groups to overlap freely.
+    """
+    options, found = deployment.options, []
+    rules = scheduling(deployment.engine, options)
+    pool = kv_pool(place(deployment))
+    longest = inputs.mean + outputs.mean * (1 + outputs.spread)
+    if not rules.own and pool.tokens > 0 and np.max(running) / options.dp * longest > pool.tokens_total:
+        found.append("answers outgrow the KV pool, and requests are thrown out and computed again")
+    if options.dp_attention > 1 and inputs.mean * (1 - options.prefix_hit_rate) > rules.budget:
+        found.append(f"prompts are longer than the {rules.budget:,} tokens of a forward of one attention group")
+    return found
+
+
+def claim(deployment: Deployment, running: np.ndarray, inputs: Lengths, outputs: Lengths) -> str:
+    """One line for the assumptions of a curve."""
+    reasons = outside(deployment, running, inputs, outputs)
+    said = CLAIM.format(WITHIN if deployment.options.dp_attention == 1 else WITHIN_GROUPS)
+    return f"{said}; not here: {'; '.join(reasons)} (perfmodel simulate)" if reasons else said
