@@ -61,7 +61,11 @@ _HOME = {
 }
 # nouns that get `.plot`, by the room that defines them: report draws nouns, so nouns cannot import report
 _PLOTTED = {"step": ("MemoryReport", "StepCost", "CollectiveCost"), "serving": ("Comparison", "ServingCurve", "Simulation"),
-            "planner": ("Plan", "Job", "InTime", "JobComparison", "Forecast")}  # fmt: skip
+            "planner": ("Plan", "Job", "InTime", "JobComparison", "Forecast"), "catalog": ("Node",)}  # fmt: skip
+# nouns that are tables: `.to_rows`, `.to_pandas`, `.to_polars`, and what a notebook shows
+_TABLES = {"deployment": ("Deployment",), "step": ("MemoryReport", "StepCost", "CollectiveCost"),
+           "serving": ("Comparison", "ServingCurve", "Simulation"), "insight": ("WhatIf", "Explained", "Doctor"),
+           "planner": ("Plan", "Job", "InTime", "JobComparison", "Forecast")}  # fmt: skip
 
 __all__ = [
     "__version__",
@@ -89,9 +93,30 @@ __all__ = [
 ]
 
 
-def _plot(noun: Any, ax: Any = None) -> Any:
-    """Draw this result on matplotlib axes (new ones without ``ax``) and return them."""
-    return import_module("perfmodel.report").plot(noun, ax=ax)
+def _plot(noun: Any, ax: Any = None, kind: str | None = None, **keywords: Any) -> Any:
+    """Draw this result on matplotlib axes (new ones without ``ax``) and return them; ``kind`` where it has several."""
+    return import_module("perfmodel.report").plot(noun, ax=ax, kind=kind, **keywords)
+
+
+def _to_rows(noun: Any) -> list[dict[str, Any]]:
+    """This result as a list of plain dicts, units in the names."""
+    rows: list[dict[str, Any]] = import_module("perfmodel.report.frames").rows(noun)
+    return rows
+
+
+def _to_pandas(noun: Any) -> Any:
+    """This result as a pandas DataFrame, where pandas is installed."""
+    return import_module("perfmodel.report.frames").to_pandas(noun)
+
+
+def _to_polars(noun: Any) -> Any:
+    """This result as a polars DataFrame, where polars is installed."""
+    return import_module("perfmodel.report.frames").to_polars(noun)
+
+
+def _html(noun: Any) -> str:
+    """What a notebook shows."""
+    return str(import_module("perfmodel.report.frames").html(noun))
 
 
 class _CallableRoom(ModuleType):
@@ -111,6 +136,11 @@ class _Package(ModuleType):
             for noun in _PLOTTED.get(name, ()):
                 if hasattr(value, noun):
                     getattr(value, noun).plot = _plot
+            for noun in _TABLES.get(name, ()):
+                if hasattr(value, noun):
+                    kind = getattr(value, noun)
+                    kind.to_rows, kind.to_pandas, kind.to_polars = _to_rows, _to_pandas, _to_polars
+                    kind._repr_html_ = _html
         super().__setattr__(name, value)
 
 

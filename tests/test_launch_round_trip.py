@@ -88,6 +88,8 @@ def test_weights_that_no_engine_makes_while_loading_are_named_as_a_checkpoint(en
 def test_fp8_is_made_while_loading_and_the_models_own_format_is_not_written() -> None:
     fp8 = pm.deploy("llama-3.1-8b", node=NODE, engine="vllm", quantization="fp8").command()
     assert "--quantization fp8" in fp8 and "# weights" not in fp8
+    narrow = pm.deploy("kimi-k2.6", node=NODE, engine="sglang", tp=8, quantization="fp8").command()
+    assert narrow.endswith("# weights: moonshotai/Kimi-K2.6 in fp8") and "--quantization" not in narrow
     own = pm.deploy("kimi-k2.6", node=NODE, engine="vllm", tp=8, quantization="int4").command()
     assert "int4" not in own and own == pm.deploy("kimi-k2.6", node=NODE, engine="vllm", tp=8).command()
 

@@ -13,6 +13,7 @@ from perfmodel.calibration.interconnect import PLAIN, Fitted, Table, compact, fi
 from perfmodel.catalog import load_accelerator, load_kernels, load_node
 from perfmodel.catalog.lookup import FOLDERS, roots
 from perfmodel.catalog.schema import Host
+from perfmodel.catalog.write import write_whole
 from perfmodel.placement.links import Links, links_for
 from perfmodel.step.communication import nccl_choice
 
@@ -173,7 +174,7 @@ def main() -> None:
     folder = Path(roots()[-1]) / FOLDERS["fabric"]
     folder.mkdir(exist_ok=True)
     for name in CLASSES:
-        (folder / f"{name}.yaml").write_text(text(name, fit(name)), encoding="utf-8")
+        write_whole(folder / f"{name}.yaml", text(name, fit(name)))
     for name, recipe in CLASSES.items():
         errors = {t.name: np.asarray(nccl_choice(t.op, t.message_bytes, t.ranks, links, PLAIN)[2] / t.seconds - 1)
                   for t, links in tables(recipe)}

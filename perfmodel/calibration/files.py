@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-import tempfile
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from perfmodel.catalog.write import write_whole
 
 if TYPE_CHECKING:
     from perfmodel.calibration.fit import Fit
@@ -29,7 +29,7 @@ def write(path: str | os.PathLike[str], *, name: str, title: str, sources: dict[
         lines += [f"{key}:", *_block(value)] if several else [f"{key}: {_flow(value)}"]
     lines += ["", "sources:", *(f"  {key}: {_flow(source)}" for key, source in sources.items())]
     lines += ["", "parameters:", *(f"  {key}: {_flow(_with_unit(key, value))}" for key, value in parameters.items())]
-    replace_file(Path(path), "\n".join(lines) + "\n")
+    write_whole(path, "\n".join(lines) + "\n")
 
 
 def write_fit(fit: Fit, path: str | os.PathLike[str], *, name: str, title: str, source: dict[str, str],
@@ -54,21 +54,6 @@ def versions() -> dict[str, str]:
     from perfmodel import __version__
 
     return {"perfmodel": __version__}
-
-
-def replace_file(path: Path, text: str) -> None:
-    """Put text in place of a file, whole or not at all."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
 
 
 def _with_unit(name: str, value: dict[str, Any]) -> dict[str, Any]:

@@ -217,10 +217,11 @@ def save_engines(found: Fleet, where: Path) -> list[Path]:
         for key in ENGINE if fits else ():
             at = [(f, f.names.index(f"{key}@{engine}")) for f in fits]
             logs, sd = np.array([f.x[i] for f, i in at]), np.array([f.sd[i] for f, i in at])
-            if all(f.sd[i] >= TOLD * f.prior_sd[i] for f, i in at) or key in OF_NODE:
-                continue                        # no data tells it, or it belongs to links
+            told, assumed = any(f.sd[i] < TOLD * f.prior_sd[i] for f, i in at), f"{key}@{engine}" in ENGINE_START
+            if not (told or assumed) or key in OF_NODE:
+                continue                        # as in the priors, or a matter of links
             spread = float(np.sqrt(np.mean(sd**2) + np.var(logs) + DISCREPANCY.get(key, 0.0) ** 2))
-            parameters[key] = entry(float(np.exp(np.mean(logs))), spread, "measured", "served",
+            parameters[key] = entry(float(np.exp(np.mean(logs))), spread, "measured" if told else "assumed", "served",
                                     f"mean over {', '.join(f.accelerator for f in fits)}")
         if parameters:
             stem = f"priors+{engine}"

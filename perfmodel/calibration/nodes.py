@@ -8,10 +8,10 @@ from typing import Any
 
 import yaml
 
-from perfmodel.calibration.files import replace_file
 from perfmodel.calibration.interconnect import Fitted, compact
 from perfmodel.catalog import Node
 from perfmodel.catalog.lookup import find
+from perfmodel.catalog.write import write_whole
 from perfmodel.catalog.yaml import read_yaml
 from perfmodel.errors import BadInput
 from perfmodel.units import si
@@ -38,7 +38,7 @@ def save_node(path: str | os.PathLike[str], node: Node, fitted: Fitted, title: s
     file = Path(path)
     if file.suffix not in (".yaml", ".yml"):
         raise BadInput(f"a node is written to a .yaml file, not {file.name!r}")
-    replace_file(file, node_text(node, fitted, file.stem, title, hashes))
+    write_whole(file, node_text(node, fitted, file.stem, title, hashes))
 
 
 def _described(node: Node) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -58,33 +59,43 @@ def word(text: str) -> str:
     return text if _PLAIN.fullmatch(text) and text.lower() not in _WORDS else json.dumps(text, ensure_ascii=False)
 
 
-def write_whole(path: str | os.PathLike[str], text: str) -> Path:
-    """Write a file in one step: whoever reads it, or stops us, finds the old one or the new one.
+@contextlib.contextmanager
+def in_place_of(path: str | os.PathLike[str]) -> Iterator[str]:
+    """The name of a new file that takes the place of ``path`` at the end: readers find the old one or the new one.
 
-    The text goes to a file of its own name beside it, to the disk, and is then renamed over it. Two writers at once do
-    not mix: the later one wins. Folders above it are made. Refused where the place cannot be written.
+    It lies beside it under a name of its own, is forced to the disk, and is then renamed. Whatever stops the body, the
+    old file stays and nothing is left behind. Two writers at once do not mix: the later one wins.
     """
     target = Path(path)
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target = target.resolve() if target.is_symlink() else target        # a link stays a link
-        handle, aside = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name[:40]}-", suffix=".tmp")
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8", newline="") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            os.chmod(aside, _mode(target))
-            os.replace(aside, target)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                os.unlink(aside)
-            raise
-        _sync_folder(target.parent)
-    except (OSError, ValueError) as error:              # a name of odd characters is a ValueError
-        why = getattr(error, "strerror", None) or "not a name of a file"
-        raise BadInput(f"{path}: cannot be written, {why.lower()}") from None
+        target = target.resolve() if target.is_symlink() else target                    # a link stays a link
+        handle, aside = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name[:40]}-", suffix=target.suffix[:20])
+        os.close(handle)
+    except (OSError, ValueError, RuntimeError) as error:        # odd characters; a link to itself
+        raise _refused(path, error) from None
+    try:
+        yield aside
+        _to_disk(aside)
+        os.chmod(aside, _mode(target))
+        os.replace(aside, target)
+        _to_disk(target.parent)
+    except OSError as error:
+        raise _refused(path, error) from None
+    finally:
+        with contextlib.suppress(OSError):
+            os.unlink(aside)
+
+
+def write_whole(path: str | os.PathLike[str], text: str) -> Path:
+    """Text as a file, whole or not at all."""
+    with in_place_of(path) as aside, open(aside, "w", encoding="utf-8", newline="") as file:
+        file.write(text)
     return Path(path)
+
+
+def _refused(path: str | os.PathLike[str], error: Exception) -> BadInput:
+    why = getattr(error, "strerror", None) or "no such file"
+    return BadInput(f"{os.fspath(path)}: cannot be written, {why.lower()}")
 
 
 def _mode(target: Path) -> int:
@@ -96,10 +107,10 @@ def _mode(target: Path) -> int:
     return 0o666 & ~mask
 
 
-def _sync_folder(folder: Path) -> None:
-    """The new name on the disk as well, where the system lets a folder be opened."""
-    with contextlib.suppress(OSError):
-        handle = os.open(folder, os.O_RDONLY)
+def _to_disk(path: str | Path) -> None:
+    """A file, or the names in a folder; not every system lets a folder be opened."""
+    with contextlib.suppress(PermissionError, IsADirectoryError):
+        handle = os.open(path, os.O_RDONLY if os.path.isdir(path) else os.O_RDWR)
         try:
             os.fsync(handle)
         finally:

@@ -1,4 +1,5 @@
-"""docs/cli.md from the help of the commands: ``python -m perfmodel.cli.docs docs/cli.md``."""
+"""docs/cli.md from the help of the commands: ``python -m perfmodel.cli.docs docs/cli.md``; docs/json.md and docs/schemas/
+from the types of what they print: ``python -m perfmodel.cli.docs docs/json.md``."""
 
 from __future__ import annotations
 
@@ -51,5 +52,14 @@ def page() -> str:
 
 
 if __name__ == "__main__":
-    with open(sys.argv[1], "w", encoding="utf-8") as file:
-        file.write(page())
+    from pathlib import Path
+
+    from perfmodel.cli import docs_json
+
+    target = Path(sys.argv[1])
+    if target.name == "json.md":
+        for file, text in docs_json.files().items():
+            (target.parent / file).parent.mkdir(exist_ok=True)
+            (target.parent / file).write_text(text, encoding="utf-8")
+    else:
+        target.write_text(page(), encoding="utf-8")

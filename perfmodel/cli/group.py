@@ -35,6 +35,7 @@ COMMANDS = {
     "catalog": "catalog",
     "import": "import_",
     "report": "report",
+    "schema": "schema",
     "ui": "ui",
 }
 INTERRUPTED, BROKEN_PIPE = 130, 141  # as a shell counts SIGINT and SIGPIPE

@@ -93,15 +93,12 @@ def summary(model: Any, folder: Path | None) -> dict[str, Any]:
 
 def write(output: str, text: str) -> None:
     """The file, never over one that is there."""
+    from perfmodel.catalog.write import write_whole
     from perfmodel.errors import BadInput
 
-    try:
-        with open(output, "x", encoding="utf-8") as file:
-            file.write(text)
-    except FileExistsError:
-        raise BadInput(f"{output} is there already; remove it first") from None
-    except OSError as error:
-        raise BadInput(f"{output}: cannot be written, {(error.strerror or 'unknown error').lower()}") from None
+    if os.path.lexists(output):
+        raise BadInput(f"{output} is there already; remove it first")
+    write_whole(output, text)
 
 
 def show(answer: dict[str, Any], raw: dict[str, Any], as_json: bool) -> None:

@@ -29,10 +29,10 @@ EXAMPLES = examples(
     "perfmodel plan --model kimi-k2.6 --node 8x-rtx-pro-6000-server --context 32768",
     "perfmodel plan --model kimi-k2.6 --node 8x-rtx-pro-6000-server --engine sglang \\",
     "    --concurrency 64 --max-tpot-ms 60 --context 32768 --plot front.png",
-    "perfmodel plan --model deepseek-v3.1 --gpus 16 --node h200-sxm --node rtx-pro-6000-server \\",
-    "    --price h200-sxm=3.5 --price rtx-pro-6000-server=1.6 --target cost",
-    "perfmodel plan --model kimi-k2.6 --node 8x-rtx-pro-6000-server --context 32768 \\",
-    "    --target time --samples 900000 --input-tokens 200 --output-tokens 2500 --json",
+    "perfmodel plan --model qwen3-32b --gpus 4 --node h100-sxm --node l40s --context 8192 \\",
+    "    --price h100-sxm=2.5 --price l40s=0.9 --target cost",
+    "perfmodel plan --model qwen3-32b --node 2x-h100-sxm --context 8192 --keep 3 \\",
+    "    --target time --samples 50000 --input-tokens 200 --output-tokens 2500 --json",
 )
 _OWN = ("target", "gpus", "concurrency", "input_tokens", "output_tokens", "max_ttft_ms", "max_tpot_ms", "samples",
         "variants", "disaggregate", "keep")  # fmt: skip

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from types import ModuleType
@@ -56,7 +56,9 @@ class Deployment:
         model_id = self.model.aliases[0] if self.model.aliases else self.model.name
         own = all(name == self.model.storage.get(role) for role, (name, _) in self.formats.items())
         asked = replace(self.requested, quantization=None) if own else self.requested
-        return str(self.engine.launch_command(asked, model_id, moe=self.facts.experts > 0))
+        storage = self.model.storage
+        wide = self.model.formats[storage.get("experts") or storage.get("dense") or storage["default"]].bits >= 16
+        return str(self.engine.launch_command(asked, model_id, moe=self.facts.experts > 0, online=wide))
 
     def to_dict(self) -> dict[str, Any]:
         """The deployment in words and numbers."""
@@ -71,6 +73,13 @@ class Deployment:
             "options": {f.name: _plain(getattr(o, f.name)) for f in fields(o) if f.name not in ("engine", "version")},
             "calibration": list(self.calibration.used),
         }
+
+    @staticmethod
+    def from_dict(said: Mapping[str, Any], **files: Any) -> Deployment:
+        """The deployment that `to_dict` described, see `perfmodel.deployment.saved`."""
+        from perfmodel.deployment.saved import from_dict
+
+        return from_dict(said, **files)
 
     def __repr__(self) -> str:
         o = self.options

@@ -55,16 +55,17 @@ _APART = ("dp", "dp_attention", "quantization", "cuda_graphs", "max_graph_batch"
     flag.keyword for flag in FLAGS if flag.keyword is not None and flag.keyword.startswith("_")))
 
 
-def launch_command(options: Options, model_id: str, moe: bool = True) -> str:
+def launch_command(options: Options, model_id: str, moe: bool = True, online: bool = True) -> str:
     """The ``sglang.launch_server`` line of one engine copy; what is None stays SGLang's default and is not written.
 
     >>> launch_command(Options(engine="sglang", version="0.5.10", pp=8, cuda_graphs=False), "org/model")
     'python -m sglang.launch_server --model-path org/model --tp-size 1 --pp-size 8 --disable-cuda-graph'
     """
     version = options.version or "9999"
-    named, remark = checkpoint(options, model_id, ONLINE)
+    made = ONLINE if online else ()
+    named, remark = checkpoint(options, model_id, made)
     words = ["python", "-m", "sglang.launch_server", "--model-path", named, "--tp-size", str(options.tp)]
-    words += ["--quantization", str(options.quantization)] if options.quantization in ONLINE else []
+    words += ["--quantization", str(options.quantization)] if options.quantization in made else []
     words += write(replace(options, tp=1, layers_per_stage=None), FLAGS, _APART)
     if options.dp_attention > 1:
         words += ["--attn-dp-size", str(options.dp_attention)] if at_least(version, "0.5.22") else [

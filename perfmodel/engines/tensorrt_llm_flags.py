@@ -35,7 +35,7 @@ YAML_KEYS = {"cuda_graph_config": "cuda_graphs", "cuda_graph_config.max_batch_si
              "speculative_config": "speculative"}
 
 
-def launch_command(options: Options, model_id: str, moe: bool = True) -> str:
+def launch_command(options: Options, model_id: str, moe: bool = True, online: bool = True) -> str:
     """The ``trtllm-serve`` line of one engine copy; what is None stays the engine's default and is not written.
 
     Settings that have no flag follow as a comment with the keys of the YAML file for ``--config``; `parse_command`

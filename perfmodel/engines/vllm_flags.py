@@ -57,16 +57,18 @@ _APART = ("tp", "dp", "ep", "quantization", "cuda_graphs", "max_graph_batch", "a
           "speculative", "kv_offload", "_model", "_compilation", "_level")
 
 
-def launch_command(options: Options, model_id: str, moe: bool = True) -> str:
+def launch_command(options: Options, model_id: str, moe: bool = True, online: bool = True) -> str:
     """The ``vllm serve`` line of one engine copy; what is None stays the engine's default and is not written.
 
     A dense model writes ``dp`` as ``--data-parallel-size``; copies of an MoE model (``moe``) are separate launches,
-    since vLLM's data parallelism is attention parallelism there.
+    since vLLM's data parallelism is attention parallelism there. ``online``: the weights are in 16 bits, of which some
+    formats are made while they load.
 
     >>> launch_command(Options(version="0.33.0", tp=8, ep=8, memory_fraction=0.94), "org/model")
     'vllm serve org/model --tensor-parallel-size 8 --enable-expert-parallel --gpu-memory-utilization 0.94'
     """
-    named, remark = checkpoint(options, model_id, ONLINE)
+    made = ONLINE if online else ()
+    named, remark = checkpoint(options, model_id, made)
     words = ["vllm", "serve", named, "--tensor-parallel-size", str(options.attention_tp)]
     copies = options.dp_attention if options.dp_attention > 1 or moe else options.dp
     if copies > 1:
@@ -74,7 +76,7 @@ def launch_command(options: Options, model_id: str, moe: bool = True) -> str:
     if options.ep > 1:
         words.append("--enable-expert-parallel")
     plain = replace(options, max_micro_batch=None, async_depth=None, layers_per_stage=None)
-    words += ["--quantization", str(options.quantization)] if options.quantization in ONLINE else []
+    words += ["--quantization", str(options.quantization)] if options.quantization in made else []
     words += write(plain, FLAGS, _APART)
     words += _graphs(options)
     if options.all_reduce == "nccl":

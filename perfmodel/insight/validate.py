@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from perfmodel.catalog import load_calibration
+from perfmodel.catalog.write import write_whole
 from perfmodel.errors import BadInput, UnknownName
 from perfmodel.insight import interconnect, kernels, observed, parallel, served
 from perfmodel.insight.crossovers import Crossover, crossovers, lines
@@ -128,7 +129,7 @@ def write_into(page: str | os.PathLike[str], text: str, mark: str = MARK) -> Non
     parts = path.read_text(encoding="utf-8").split(mark) if os.path.isfile(path) else []
     if len(parts) != 3:
         raise BadInput(f"{path}: a page with the line {mark} before and after the tables is needed")
-    path.write_text(f"{parts[0]}{mark}\n```text\n{text}\n```\n{mark}{parts[2]}", encoding="utf-8")
+    write_whole(path, f"{parts[0]}{mark}\n```text\n{text}\n```\n{mark}{parts[2]}")
 
 
 def _all_series(wanted: Iterable[str]) -> Iterable[Series]:

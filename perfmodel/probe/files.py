@@ -5,14 +5,13 @@ from __future__ import annotations
 import csv
 import io
 import json
-import os
 import re
-import tempfile
 from collections.abc import Iterable
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from perfmodel.catalog import write
 from perfmodel.errors import BadInput
 from perfmodel.probe.journal import Record
 from perfmodel.probe.nccl_tests import NcclTable
@@ -126,20 +125,9 @@ def _scalar(item: Any) -> str:
 
 
 def write_whole(path: Path, text: str) -> Path:
-    """Write a file in one step: readers see the old one or the new one."""
+    """A file, whole or not at all, and the folders above it."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(prefix=f".{path.name[:40]}-", dir=path.parent)
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8", newline="") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            os.chmod(temporary, 0o644)
-            os.replace(temporary, path)
-        except BaseException:
-            os.unlink(temporary)
-            raise
     except OSError as error:
-        raise BadInput(f"{path} cannot be written: {(error.strerror or 'unknown error').lower()}") from None
-    return path
+        raise BadInput(f"{path}: cannot be written, {(error.strerror or 'unknown error').lower()}") from None
+    return write.write_whole(path, text)

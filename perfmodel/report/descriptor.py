@@ -20,7 +20,7 @@ def descriptor_text(noun: Descriptor, kind: str = "") -> str:
     lines = [wrapped(title.strip(), rest="  ")]
     lines += [wrapped(f"also {', '.join(noun.aliases)}", rest="  ")] if noun.aliases else []
     rows = [(path, f"{value}  [{kind}{', ' + source if source else ''}]" if kind else value)
-            for path, value, kind, source in _rows(noun, "", "", "")]  # fmt: skip
+            for path, value, kind, source in figures(noun)]  # fmt: skip
     width = min(max(len(path) for path, _ in rows), 40)
     lines.append("")
     for path, text in rows:
@@ -39,6 +39,11 @@ def descriptor_text(noun: Descriptor, kind: str = "") -> str:
     assumptions = getattr(noun, "assumptions", ())
     lines += [*listed("notes", notes), *listed("sources", sources), *listed("assumptions", assumptions)]
     return "\n".join(lines)
+
+
+def figures(noun: Any) -> list[tuple[str, str, str, str]]:
+    """(path, value, kind, source) of every figure and word of a descriptor; kind and source are empty for words."""
+    return _rows(noun, "", "", "")
 
 
 def _rows(item: Any, path: str, kind: str, source: str) -> list[tuple[str, str, str, str]]:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from perfmodel.report.layout import heading, labels
 from perfmodel.report.job_text import PHASES
+from perfmodel.report.layout import heading, labels
 from perfmodel.report.style import COLOURS, LINES, legend_beside, stack, styled, title
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ _FRONT_ROWS = 10
 def plan_text(plan: Plan) -> str:
     """Ranked plans with their bands; money per million output tokens where there is a price."""
     best = plan.choices[0].deployment
-    nodes = dict.fromkeys(choice.deployment.node.name for choice in plan.choices)
+    nodes = dict.fromkeys([row["node"] for row in plan.fleet] or [best.node.name])
     title = f"{best.model.name} on {', '.join(nodes)}: best {plan.target.replace('_', ' ')}"
     return "\n".join([
         wrapped(title, rest="  "),
@@ -43,6 +43,7 @@ def _searched(plan: Plan) -> str:
 
 def _ranking(plan: Plan) -> list[str]:
     told = _told_apart([choice.deployment for choice in plan.choices])
+    priced = any(choice.cost_per_mtok is not None for choice in plan.choices)
     rows = []
     for rank, (choice, words) in enumerate(zip(plan.choices, told, strict=True), start=1):
         point, job = choice.curve.points[0], choice.job
@@ -52,16 +53,16 @@ def _ranking(plan: Plan) -> list[str]:
         if job is not None:
             row[2 + len(words):2 + len(words)] = [
                 number(job.makespan_s / 3600), span(job.makespan_s_low / 3600, job.makespan_s_high / 3600)]
-        if choice.cost_per_mtok is not None:
-            row.append(f"{choice.cost_per_mtok:.3g}")
+        if priced:
+            row.insert(-3, "-" if choice.cost_per_mtok is None else f"{choice.cost_per_mtok:.3g}")
         rows.append(row)
     head = ["", "strategy", *_heads([choice.deployment for choice in plan.choices]), "GPUs", "C", "tok/s", "80 % band",
             "TTFT", "TPOT", "KV"]
     if plan.choices[0].job is not None:
         at = head.index("GPUs")
         head[at:at] = ["hours", "80 % band"]
-    head += ["per Mtok"] if any(choice.cost_per_mtok is not None for choice in plan.choices) else []
-    rows = [[*row, *[""] * (len(head) - len(row))] for row in rows]
+    if priced:
+        head.insert(-3, "per Mtok")
     return tables(head, rows)
 
 
@@ -97,7 +98,8 @@ def _fleet(plan: Plan) -> list[str]:
              f"{row['share']:.0%}"] for row in plan.fleet]
     total = sum(row["output_tok_s"] for row in plan.fleet)
     gpus = sum(row["gpus"] for row in plan.fleet)
-    return ["", f"All nodes together: {number(total)} tok/s on {gpus:,} GPUs; send each its share of the requests.", "",
+    said = f"All nodes together: {number(total)} tok/s on {gpus:,} GPUs; send each its share of the requests."
+    return ["", wrapped(said), "",
             *tables(["node", "strategy", "engine", "GPUs", "tok/s", "share"], rows)]
 
 

@@ -4,7 +4,6 @@ own colour, marker and line. matplotlib loads inside functions."""
 from __future__ import annotations
 
 import os
-import tempfile
 import textwrap
 from collections.abc import Callable, Mapping
 from io import BytesIO
@@ -13,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from perfmodel.catalog.write import in_place_of
 from perfmodel.errors import BadInput
 
 EXTENSIONS = (".png", ".svg", ".pdf")
@@ -20,7 +20,7 @@ EXTENSIONS = (".png", ".svg", ".pdf")
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9", "#882255", "#888888")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 LINES: tuple[Any, ...] = ("-", "--", "-.", (0, (6, 1, 1, 1, 1, 1)), (0, (8, 2)), (0, (3, 1)), (0, (6, 2, 2, 2)), "-")
-HATCHES = ("", "///", "...", "\\\\\\", "xxx", "---", "+++", "ooo")  # parts of a stack, where colour is lost
+HATCHES = ("", "//", "\\\\", "xx", "--", "||", "++", "/")  # parts of a stack, where colour is lost; dots make large files
 STYLE: Any = {
     "figure.dpi": 100,
     "savefig.dpi": 150,
@@ -41,7 +41,7 @@ STYLE: Any = {
     "svg.hashsalt": "perfmodel",  # names inside a file come from what it shows, not from chance
 }
 SIZE = (8.0, 4.6)  # inches
-UNDATED = {".png": {}, ".svg": {"Date": None}, ".pdf": {"CreationDate": None}}  # the same picture, the same bytes
+UNDATED: dict[str, dict[str, None]] = {".png": {}, ".svg": {"Date": None}, ".pdf": {"CreationDate": None}}  # the same picture, the same bytes
 
 
 def check_path(path: str | os.PathLike[str], endings: tuple[str, ...] = EXTENSIONS, verb: str = "draw") -> Path:
@@ -56,26 +56,12 @@ def check_path(path: str | os.PathLike[str], endings: tuple[str, ...] = EXTENSIO
     return file
 
 
-def write_whole(file: Path, write: Callable[[str], None]) -> Path:
-    """What ``write`` puts into a new file, in place of ``file``: whole or not at all."""
-    try:
-        handle, name = tempfile.mkstemp(suffix=file.suffix, prefix=".perfmodel-", dir=file.parent)
-        os.close(handle)
-    except OSError as error:
-        raise BadInput(f"{file}: cannot be written, {(error.strerror or 'unknown error').lower()}") from None
-    try:
-        write(name)
-        os.chmod(name, 0o666 & ~_umask())
-        os.replace(name, file)
-    finally:
-        Path(name).unlink(missing_ok=True)
-    return file
-
-
 def write_figure(figure: Any, file: Path) -> Path:
     """The picture in place of a file, whole or not at all."""
     ending = file.suffix.lower()
-    return write_whole(file, lambda name: figure.savefig(name, format=ending[1:], metadata=UNDATED[ending]))
+    with in_place_of(file) as aside:
+        figure.savefig(aside, format=ending[1:], metadata=UNDATED[ending])
+    return file
 
 
 def drawn(draw: Callable[[Any], Any], ending: str = ".png", size: tuple[float, float] = SIZE) -> bytes:
@@ -88,12 +74,6 @@ def drawn(draw: Callable[[Any], Any], ending: str = ".png", size: tuple[float, f
         draw(figure.add_subplot())
         figure.savefig(file, format=ending[1:], metadata=UNDATED[ending])
         return file.getvalue()
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 def styled(draw: Callable[[Any], None], ax: Any, size: tuple[float, float] = SIZE) -> Any:

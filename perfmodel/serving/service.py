@@ -36,6 +36,8 @@ class Service:
 
     def check(self, deployment: Deployment) -> None:
         """Refuse what makes no sense, and what the engine cannot do."""
+        if not isinstance(deployment, Deployment):
+            raise BadInput(f"speed is asked of a deployment, not of {shown(deployment)}", ["pm.deploy(...) makes one"])
         if self.router not in ROUTERS:
             raise UnknownName("router", self.router, ROUTERS)
         if self.offload_from not in TIERS:

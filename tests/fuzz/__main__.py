@@ -16,7 +16,7 @@ MEMORY = 4 * 2**30      # bytes of address space
 
 
 @click.command(context_settings={"max_content_width": 100})
-@click.option("--inputs", default=2_000_000, show_default=True, help="over all parsers together, with those done before")
+@click.option("--inputs", default=2_000_000, show_default=True, help="over all parsers, with those done before")
 @click.option("--seed", default=1, show_default=True)
 @click.option("--parser", "names", multiple=True, type=click.Choice(sorted(PARSERS)), help="only this one; repeatable")
 @click.option("--out", default="build/fuzz", show_default=True, type=click.Path(path_type=Path), help="counts, crashes")

@@ -60,7 +60,8 @@ STATED = Stated(input_tokens=1024.0, output_tokens=128.0, concurrency=8.0)
 SCHEMAS: dict[str, Any] = {"model": ModelArch, "node": Node, "accelerator": Accelerator, "calibration": Calibration,
                            "fabric": Fabric}
 MODULES = [f"layers.{i}.{name}" for i in (0, 3, 61) for name in
-           ("self_attn.q_proj", "self_attn.kv_a_proj_with_mqa", "mlp.experts.117.down_proj", "mlp.shared_experts.up_proj")]
+           ("self_attn.q_proj", "self_attn.kv_a_proj_with_mqa", "mlp.experts.117.down_proj",
+            "mlp.shared_experts.up_proj")]
 
 
 @dataclass(frozen=True)
@@ -165,7 +166,8 @@ def safetensors() -> list[bytes]:
 
 def indexes() -> list[bytes]:
     """An index of shards."""
-    return [json.dumps({"metadata": {"total_size": 16_060_522_496.0}, "weight_map": {"a.weight": "1.safetensors"}}).encode()]
+    index = {"metadata": {"total_size": 16_060_522_496.0}, "weight_map": {"a.weight": "1.safetensors"}}
+    return [json.dumps(index).encode()]
 
 
 def journals() -> list[bytes]:
@@ -345,41 +347,40 @@ PARSERS: dict[str, Parser] = {
     "address": Parser(lambda d: from_address(parse_qs(text(d), keep_blank_values=True)), addresses),
     "packed": Parser(packed, lambda: [pack(t).encode() for t in ('{"weights_gib": 14.5}', '["a,b\\n1,2"]', "x" * 999)]),
     "bench": Parser(lambda d: read_text_of(text(d), "f", STATED), corpus("bench"), 8),
-    "config": Parser(imported, small_configs, 1),
-    "quantization": Parser(quantized, quantizations, 2),
+    "config": Parser(imported, small_configs, 6),
+    "quantization": Parser(quantized, quantizations, 6),
     "ignore list": Parser(ignored, corpus("patterns")),
     "gguf": Parser(as_file(raw_from_gguf, "a.gguf"), gguf),
     "safetensors": Parser(in_folder(checkpoint_bytes, "model.safetensors"), safetensors),
     "safetensors index": Parser(in_folder(index_bytes, "model.safetensors.index.json"), indexes, 2),
-    "model": Parser(descriptor("model"), descriptors("model"), 1),
-    "node": Parser(descriptor("node"), both(descriptors("node"), sampled("probed-*.yaml")), 1),
-    "accelerator": Parser(descriptor("accelerator"), descriptors("accelerator"), 1),
-    "calibration": Parser(descriptor("calibration"), descriptors("calibration"), 1),
-    "fabric": Parser(descriptor("fabric"), descriptors("fabric"), 1),
+    "model": Parser(descriptor("model"), descriptors("model"), 2),
+    "node": Parser(descriptor("node"), both(descriptors("node"), sampled("probed-*.yaml")), 2),
+    "accelerator": Parser(descriptor("accelerator"), descriptors("accelerator"), 2),
+    "calibration": Parser(descriptor("calibration"), descriptors("calibration"), 2),
+    "fabric": Parser(descriptor("fabric"), descriptors("fabric"), 2),
     "observations": Parser(as_file(each(load_observations, load_rows), "a.csv"),
                            tables("h200-vllm-parallel-2026-11", "h200-vllm-served-2026-11"), 2),
     "kernels": Parser(as_file(load_kernels, "a.csv"), tables("kernels-h200", "h200-probe-2026-11"), 2),
-    "launch log": Parser(lambda d: parse_log(text(d).splitlines()), corpus("launch_log"), 8),
+    "launch log": Parser(lambda d: parse_log(text(d).splitlines()), corpus("launch_log"), 6),
     "serving log": Parser(log_lines, both(corpus("serving_log"), sampled("*-metrics.txt")), 4),
     "nccl-tests": Parser(nccl_text, sampled("nccl-tests-*.txt")),
     "topology": Parser(topology, sampled("topo-*.txt"), 2),
-    "nvidia-smi": Parser(lambda d: (parse_smi(text(d)), parse_nvlinks(text(d))), corpus("machine"), 8),
+    "nvidia-smi": Parser(lambda d: (parse_smi(text(d)), parse_nvlinks(text(d))), corpus("machine"), 4),
     "journal": Parser(lambda d: read_journal(text(d)), journals, 8),
     "trace csv": Parser(as_file(read_trace, "a.csv"), corpus("trace_csv")),
     "trace jsonl": Parser(as_file(read_trace, "a.jsonl"), corpus("trace_jsonl")),
     "lengths": Parser(as_file(lambda path: read_lengths(str(path)), "a.csv"), corpus("lengths")),
     "progress": Parser(lambda d: progress_of(text(d), "f", None), both(corpus("progress", "serving_log"),
                                                                        sampled("*-metrics.txt")), 8),
-    "launch line": Parser(lambda d: read_launch(said(d)), both(launches, corpus("launch_line")), 8),
+    "launch line": Parser(lambda d: read_launch(said(d)), both(launches, corpus("launch_line")), 6),
     "launch yaml": Parser(as_file(launch_of, "a.yaml"), sampled("launch-*.yaml")),
     "launch unit": Parser(as_file(launch_of, "a.service"), sampled("launch-*.service", "launch-*.sh"), 4),
-    "launch list": Parser(as_file(read_texts, "a.csv"), lambda: [b"id,command\n1,vllm serve a -tp 2\n2,\"ls, -l\"\n",
-                          b'{"command": "vllm serve a"}\n{"launch_command": "python -m sglang.launch_server --tp 8"}\n'], 2),
-    "strategy": Parser(lambda d: strategy(said(d)), strategies, 16),
-    "deployment": Parser(deployed, strategies, 2),
-    "flag": Parser(settings, corpus("text_values"), 8),
+    "launch list": Parser(as_file(read_texts, "a.csv"), corpus("launch_list"), 2),
+    "strategy": Parser(lambda d: strategy(said(d)), strategies, 8),
+    "deployment": Parser(deployed, strategies, 4),
+    "flag": Parser(settings, corpus("text_values"), 6),
     "name": Parser(named, lambda: [b"8x-h100-sxm", b"4x8x-h100-sxm", b"h100", b"2x-h200-sxm", b"a100-sxm-80gb"], 1),
-    "unit": Parser(quantity_of, corpus("text_values"), 16),
-    "upload": Parser(uploaded, both(small_configs, corpus("bench", "launch_log"), sampled("probed-*.yaml")), 1),
+    "unit": Parser(quantity_of, corpus("text_values"), 8),
+    "upload": Parser(uploaded, both(small_configs, corpus("bench", "launch_log"), sampled("probed-*.yaml")), 2),
 }
 

@@ -1,4 +1,4 @@
-"""The loop: a numbered input, a call within limits, an outcome. A value or a PerfModelError is right; all else is not."""
+"""The loop: a numbered input, a call within limits, an outcome. A value or a PerfModelError is right."""
 
 import hashlib
 import json

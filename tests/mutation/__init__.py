@@ -1,0 +1,1 @@
+"""Mutation testing of costs/, placement/ and engines/: see docs/mutation.md."""

@@ -1,0 +1,38 @@
+"""The conftest.py of the mutated tree: which of the tests that reach a mutant run, in what order, and for how long."""
+
+import json
+import os
+import resource
+from pathlib import Path
+
+import pytest
+
+TESTS_S = 10.0                        # time that the tests of one mutant may have, as measured without a mutant [s]
+MEMORY = 8 * 2**30                    # address space, against mutants that fill it [B]
+_WITHOUT = ("", "stats", "fail", "list_all_tests", "mutant_generation")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Doctests once, not in the copy of every mutant; for a mutant the fastest tests first, up to a limit."""
+    kept = [item for item in items if "__mutmut_" not in item.name or item.name.endswith("__mutmut_orig")]
+    if os.environ.get("MUTANT_UNDER_TEST", "") not in _WITHOUT:
+        kept = _fastest(kept)
+    config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+    items[:] = kept
+
+
+def _fastest(items: list[pytest.Item]) -> list[pytest.Item]:
+    took = json.loads(Path("mutmut-stats.json").read_text())["duration_by_test"]
+    items, spent, kept = sorted(items, key=lambda item: took.get(item.nodeid, 0.0)), 0.0, []
+    for item in items:
+        spent += took.get(item.nodeid, 0.0)
+        if kept and spent > TESTS_S:
+            break
+        kept.append(item)
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
+    until = int(used.ru_utime + used.ru_stime + 8 + 3 * min(spent, TESTS_S))
+    resource.setrlimit(resource.RLIMIT_CPU, (until if hard < 0 else min(until, hard), hard))
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    return kept

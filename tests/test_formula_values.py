@@ -1,0 +1,1 @@
+"""Formulas at values worked out by hand."""
