@@ -13,12 +13,14 @@ from perfmodel.deployment import Deployment
 from perfmodel.errors import PerfModelError
 
 ENGINES = tuple(f"{name}=={version}" for name, module in engines.ENGINES.items() for version in module.VERSIONS)
-NODES = ("1x-l40s", "2x-rtx-4090", "3x-a10", "4x-a100-sxm-80gb", "4x-rtx-pro-6000-server-2switch", "6x-l20", "8x-l40s",
-         "8x-h100-sxm", "8x-mi300x", "8x-rtx-pro-6000-server", "16x-h200-sxm", "2x-dgx-h100")  # fmt: skip
+NODES = ("1x-l40s", "2x-rtx-4090", "3x-a10", "4x-a100-sxm-80gb", "4x-rtx-pro-6000-server-2switch", "6x-l20",
+         "8x-l40s", "8x-h100-sxm", "8x-mi300x", "8x-rtx-pro-6000-server", "16x-h200-sxm",
+         "2x-dgx-h100")  # fmt: skip
 # Of every family and format, and small enough that some deployment of each fits somewhere.
-CATALOG = ("llama-3.1-8b", "llama-3.1-8b-instruct-w4a16", "qwen3-4b-fp8", "qwen3-30b-a3b", "mixtral-8x7b", "gemma-3-12b",
-           "deepseek-v2-lite", "deepseek-v3.2", "gpt-oss-20b", "glm-4.5-air", "nemotron-3-nano-30b-a3b", "kimi-linear-48b-a3b",
-           "qwen3-next-80b-a3b", "qwen3-vl-8b", "kimi-k2.6", "minimax-m2", "llama-4-scout")  # fmt: skip
+CATALOG = ("llama-3.1-8b", "llama-3.1-8b-instruct-w4a16", "qwen3-4b-fp8", "qwen3-30b-a3b", "mixtral-8x7b",
+           "gemma-3-12b", "deepseek-v2-lite", "deepseek-v3.2", "gpt-oss-20b", "glm-4.5-air",
+           "nemotron-3-nano-30b-a3b", "kimi-linear-48b-a3b", "qwen3-next-80b-a3b", "qwen3-vl-8b", "kimi-k2.6",
+           "minimax-m2", "llama-4-scout")  # fmt: skip
 
 
 @st.composite
@@ -92,4 +94,5 @@ def workloads() -> st.SearchStrategy[dict[str, Any]]:
     """Keywords of `predict`: lengths fixed or spread, and a load in flight."""
     lengths = st.integers(1, 8192) | st.tuples(st.integers(1, 900), st.integers(901, 4000)).map(
         lambda pair: f"uniform:{pair[0]}:{pair[1]}") | st.integers(50, 3000).map(lambda mean: f"lognormal:{mean}:0.7")
-    return st.fixed_dictionaries({"concurrency": st.integers(1, 2000), "input_tokens": lengths, "output_tokens": lengths})
+    load = {"concurrency": st.integers(1, 2000), "input_tokens": lengths, "output_tokens": lengths}
+    return st.fixed_dictionaries(load)

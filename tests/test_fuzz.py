@@ -23,7 +23,7 @@ FOLDERS = {name.replace(" ", "-"): name for name in PARSERS}
 def test_damaged_samples_are_read_or_refused(name: str) -> None:
     tally = run(name, 0, 0, 1_000_000, until=time.monotonic() + MOMENT_S)
     assert not tally.failures, f"python -m tests.fuzz --seed 0 --parser '{name}' finds the inputs"
-    assert tally.tried > 10 and 0 < tally.read                      # the samples are read, so that damage goes deep
+    assert tally.tried > 10 and tally.read                          # the samples are read, so that damage goes deep
 
 
 @pytest.mark.parametrize("path", sorted(CRASHES.glob("*/*")), ids=lambda path: f"{path.parent.name}-{path.name}")

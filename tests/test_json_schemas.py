@@ -86,10 +86,19 @@ def test_a_command_prints_what_its_schema_says(name: str, call: list[str], files
     answer = said(call, files)
     errors = [f"{list(e.absolute_path)}: {e.message[:300]}" for e in validator(name).iter_errors(answer)]
     assert not errors, errors[:3]
+    answer = short(answer)
     assert not validator(name).is_valid(changed(answer, lambda entry: entry.update(no_such_key=1)))
     first = answer[0] if isinstance(answer, list) else answer
     needed = [key for key in first if not validator(name).is_valid(changed(answer, lambda entry, key=key: entry.pop(key)))]
-    assert len(needed) > len(first) / 2 or name == "catalog"  # with --kind that holds one list
+    # descriptors leave out what they do not know, and the catalog with --kind is one list
+    assert len(needed) > len(first) / 2 or name.startswith("catalog")
+
+
+def short(part: Any) -> Any:
+    """The same with at most two entries in every list."""
+    if isinstance(part, dict):
+        return {key: short(value) for key, value in part.items()}
+    return [short(value) for value in part[:2]] if isinstance(part, list) else part
 
 
 def changed(answer: Any, change: Callable[[Any], Any]) -> Any:

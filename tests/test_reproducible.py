@@ -10,13 +10,14 @@ import pytest
 TESTS = Path(__file__).parent
 KIMI = ("--model", "kimi-k2.6", "--node", "8x-rtx-pro-6000-server")
 LLAMA = ("--model", "llama-3.1-8b", "--node", "2x-h100-sxm")
+TOPOLOGY = str(TESTS / "samples" / "topo-8x-switches.txt")
 WORDS = [
     ["memory", *KIMI, "--engine", "sglang", "--pp", "8"], ["predict", *KIMI, "--tp", "8", "--kv-dtype", "fp8"],
     ["compare", *LLAMA], ["plan", *LLAMA], ["job", *LLAMA, "--samples", "900"], ["step", *LLAMA, "--batch", "1,8"],
     ["doctor", "vllm serve meta-llama/Llama-3.1-8B -tp 2 --no-such-flag", "--node", "2x-h100-sxm"],
     ["explain", "tok_s", *LLAMA], ["collective", "all_reduce", "--node", "8x-h100-sxm", "--message-bytes", "1024"],
     ["whatif", *LLAMA], ["catalog"], ["simulate", *LLAMA, "--trace", "REQUESTS"],
-    ["probe", "--topology", str(TESTS / "samples" / "topo-8x-switches.txt"), "--accelerator", "h200-sxm", "--out", "OUT"],
+    ["probe", "--topology", TOPOLOGY, "--accelerator", "h200-sxm", "--out", "OUT"],
     ["calibrate", "ROWS", *LLAMA, "-o", "mine.yaml"],
 ]  # fmt: skip
 ASK = """

@@ -126,7 +126,7 @@ def search(graph: Graph, gpus: Sequence[str], capability: float, setup: Setup) -
     Source: NCCL 2.30.7 src/graph/search.cc; a graph file names the rates itself, so the link's own holds then.
     """
     local = [gpu for gpu in gpus if graph.machine_of[gpu] == graph.machine_of[gpus[0]]]
-    if graph.all_nvlink(gpus):
+    if graph.all_nvlink(gpus) and len(local) > 1:  # one GPU a machine has no ring inside it
         port = graph.ring_Bps(local) * _NVLINK_SHARE[min(10, max(8, int(capability)))]
         speed = channel_Bps(port, capability, setup.minor)
         count = max(1, int(port / speed))

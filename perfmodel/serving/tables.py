@@ -128,15 +128,17 @@ def _prompts(placement: Placement, table: dict[str, float], rules: Scheduling, p
     captured = d.engine.capture_sizes(d.options, d.facts)
     edges = [size + k for size in captured[-1:] for k in (0, 1) if size + k <= most]
     tokens = np.unique(np.round([*np.geomspace(1, most, _GRID), *edges]))
-    far = max(prompt, 64.0)
+    own = (tokens + 1) / 2  # what a token of a chunk sees of the chunk itself, on average: the least it can see
+    near = np.maximum(own, prompt / 4)
+    far = near + max(prompt, 64.0)
     found = []
-    for seen in (far / 4, far):
-        one = forward.prefill(placement, tokens * groups, seen - (tokens + 1) / 2, table, float(groups))
+    for seen in (near, far):
+        one = forward.prefill(placement, tokens * groups, seen - own, table, float(groups))
         found.append([_flat(value, len(tokens)) for value in (one.seconds, one.device_s, one.host_s)])
     (near_s, near_device, host), (far_s, _, _) = found
-    attend = np.maximum((far_s - near_s) / (far - far / 4), 0.0)
-    seconds = np.maximum(near_s - attend * far / 4, 0.0)
-    device = np.maximum(near_device - attend * far / 4, 0.0)
+    attend = np.maximum((far_s - near_s) / (far - near), 0.0)
+    seconds = np.maximum(near_s - attend * near, 0.0)
+    device = np.maximum(near_device - attend * near, 0.0)
     if placement.stages > 1:
         device, host = seconds, np.zeros_like(host)
     every, places = np.arange(most + 1, dtype=float), np.concatenate([[0.0], tokens])

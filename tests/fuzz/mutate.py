@@ -11,15 +11,16 @@ from typing import Any
 
 MOST_BYTES = 2**16
 ODD_NUMBERS = ("0", "-1", "-0", "1", "2", "7", "1.5", "-0.0", "1e-320", "1e308", "1e400", "-1e400", "nan", "NaN",
-               "inf", "Infinity", "-Infinity", "9" * 30, "9" * 400, "1" + "0" * 5000, "2147483648", "9223372036854775808",
-               "18446744073709551615", "0x10", "1_000", "1,000", "٣", "²", "1/0", "", " ", "true", "null", "1e",
-               "+", ".", "1.2.3")  # fmt: skip
+               "inf", "Infinity", "-Infinity", "9" * 30, "9" * 400, "1" + "0" * 5000, "2147483648",
+               "9223372036854775808", "18446744073709551615", "0x10", "1_000", "1,000", "٣", "²", "1/0", "", " ",
+               "true", "null", "1e", "+", ".", "1.2.3")  # fmt: skip
 ODD_WORDS = ("", "null", "true", "[]", "{}", "-", "--", "..", "../../etc/passwd", "/dev/zero", "~", "*", "a" * 300,
-             "%s", "{0}", "$(id)", "`id`", "${HOME}", "\x00", "\x1b[31m", "\u202e", "\ud7ff", "é", "\ufeff", "'", '"', "\\",
-             "#", "<<", "&a", "*a", "!!python/object:os.system", "=1+1", "__class__", "(a+)+$", "re:(.*)*x")  # fmt: skip
-ODD_BYTES = (b"\x00", b"\xff", b"\xfe\xff", b"\xef\xbb\xbf", b"\xc0\x80", b"\xed\xa0\x80", b"\r", b"\n", b"\t", b"\x85",
-             b"\xe2\x80\xa8", b"\x1a", b"---\n", b"...\n", b'"', b"'", b"{", b"}", b"[", b"]", b",", b":", b"=",
-             b"\\")  # fmt: skip
+             "%s", "{0}", "$(id)", "`id`", "${HOME}", "\x00", "\x1b[31m", "\u202e", "\ud7ff", "é", "\ufeff", "'",
+             '"', "\\", "#", "<<", "&a", "*a", "!!python/object:os.system", "=1+1", "__class__", "(a+)+$",
+             "re:(.*)*x")  # fmt: skip
+ODD_BYTES = (b"\x00", b"\xff", b"\xfe\xff", b"\xef\xbb\xbf", b"\xc0\x80", b"\xed\xa0\x80", b"\r", b"\n", b"\t",
+             b"\x85", b"\xe2\x80\xa8", b"\x1a", b"---\n", b"...\n", b'"', b"'", b"{", b"}", b"[", b"]", b",", b":",
+             b"=", b"\\")  # fmt: skip
 ODD_VALUES: tuple[Any, ...] = (None, True, False, 0, -1, 1, 2, 1.5, -0.0, 1e308, float("nan"), float("inf"), 10**18,
                                10**400, "", "8", "x", "nan", "a" * 300, [], {}, [1], ["x"], [None], [[]], {"a": 1},
                                {"": None}, [0] * 100)  # fmt: skip

@@ -38,6 +38,7 @@ from perfmodel.insight.changes import read_change
 from perfmodel.insight.launch import read_launch
 from perfmodel.insight.launch_files import launch_of
 from perfmodel.insight.launch_lists import read_texts
+from perfmodel.insight.reality import decode_points, read_metrics
 from perfmodel.placement.nccl import read_setup
 from perfmodel.planner.job_progress_files import progress_of
 from perfmodel.probe.descriptors import node_from_topology
@@ -47,8 +48,10 @@ from perfmodel.probe.machine import parse_nvlinks, parse_smi
 from perfmodel.probe.nccl_tests import parse_nccl_tests
 from perfmodel.probe.plan import Task
 from perfmodel.probe.topology import parse_topo
+from perfmodel.report.measured import matching, read_rows
 from perfmodel.serving.length_files import read_lengths
 from perfmodel.serving.lengths import parse_lengths
+from perfmodel.serving.requests import read_requests
 from perfmodel.serving.traces import read_trace
 from perfmodel.ui import uploads
 from perfmodel.ui.address import from_address, pack, unpack
@@ -331,6 +334,12 @@ def quantity_of(data: bytes) -> Any:
         raise PerfModelError(str(error)) from None
 
 
+def measured(data: bytes) -> Any:
+    """A table of measurements to draw beside a curve, and its points."""
+    d = pm.deploy("llama-3.1-8b", node="8x-h100-sxm", tp=2)
+    return as_file(lambda path: matching(read_rows(path), d, 1024.0, 1024.0), "a.csv")(data)
+
+
 def deployed(data: bytes) -> Any:
     """A strategy, and the deployment of a small dense model."""
     return pm.deploy("llama-3.1-8b", node="8x-h100-sxm", **{"engine": "vllm", **strategy(said(data))})
@@ -381,6 +390,11 @@ PARSERS: dict[str, Parser] = {
     "flag": Parser(settings, corpus("text_values"), 6),
     "name": Parser(named, lambda: [b"8x-h100-sxm", b"4x8x-h100-sxm", b"h100", b"2x-h200-sxm", b"a100-sxm-80gb"], 1),
     "unit": Parser(quantity_of, corpus("text_values"), 8),
+    "requests csv": Parser(as_file(read_requests, "a.csv"), corpus("requests_csv")),
+    "requests jsonl": Parser(as_file(read_requests, "a.jsonl"), corpus("requests_jsonl")),
+    "metrics page": Parser(lambda d: (read_metrics(text(d)), decode_points(text(d).splitlines())),
+                           both(sampled("*-metrics.txt"), corpus("serving_log"))),
+    "measured": Parser(measured, corpus("measured")),
     "upload": Parser(uploaded, both(small_configs, corpus("bench", "launch_log"), sampled("probed-*.yaml")), 2),
 }
 
