@@ -60,7 +60,8 @@ _HOME = {
     "calibrate": "calibration",
 }
 # nouns that get `.plot`, by the room that defines them: report draws nouns, so nouns cannot import report
-_PLOTTED = {"step": ("MemoryReport", "StepCost", "CollectiveCost"), "serving": ("Comparison", "ServingCurve", "Simulation"),
+_PLOTTED = {"step": ("MemoryReport", "StepCost", "CollectiveCost"),
+            "serving": ("Comparison", "ServingCurve", "Simulation"),
             "planner": ("Plan", "Job", "InTime", "JobComparison", "Forecast"), "catalog": ("Node",)}  # fmt: skip
 # nouns that are tables: `.to_rows`, `.to_pandas`, `.to_polars`, and what a notebook shows
 _TABLES = {"deployment": ("Deployment",), "step": ("MemoryReport", "StepCost", "CollectiveCost"),

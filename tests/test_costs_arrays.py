@@ -27,6 +27,11 @@ PLAIN = {
         "ring_all_reduce_s", "ring_all_gather_s", "one_shot_all_reduce_s", "two_shot_all_reduce_s", "all_to_all_s")},
     "network.multimem_all_reduce_s": {"ranks"}, "network.nvls_all_reduce_s": {"ranks"},
     "network.hierarchical_all_reduce_s": {"local", "machines"},
+    "difference.smooth_difference": {"centers", "weights", "length"}, "disaggregation.router_imbalance": {"places"},
+    "speculative.tokens_per_step": {"drafts"},
+    # numbers and arrays only: nothing prints or differentiates these
+    "disaggregation.share_within": {"limit", "median", "high"},
+    "speculative.chance_of_length": {"length", "drafts"}, "speculative.tokens_by_position": {"accepted"},
 }  # fmt: skip
 
 VALUES = {
@@ -52,6 +57,10 @@ VALUES = {
     "away": 0.5,
     "work_s": 1e5, "interval_s": 600.0, "dump_s": 30.0, "restart_s": 400.0, "mtbf_s": 5e4,
     "waiting": 117.0, "memory_share": 0.6, "compute_share": 0.1, "limit": 700.0,
+    "position": 2.0, "centers": [1.0, 3.0], "weights": [0.1, -0.2], "length": 1.5,
+    "bandwidth": 5e10, "latency_s": 1e-3, "prefill_copies": 2.0, "decode_copies": 3.0, "decode_req_s": 2.0,
+    "places": 8, "each": 16.0, "prefill_steps": 500.0, "mean_wait_s": 0.3, "beyond": 0.05,
+    "acceptance": 0.65, "drafts": 3, "together_s": 12.8, "alone_s": 0.1, "rounds": 10.0,
     "made_tokens": 2e6, "prior": 100.0, "prior_sd": 0.2, "measured": 80.0, "measured_sd": 0.1,
 }  # fmt: skip
 

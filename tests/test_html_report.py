@@ -70,7 +70,8 @@ def test_the_page_is_one_file_that_asks_for_nothing(page: str) -> None:
 def test_the_page_says_all_that_it_must(page: str, answers: Answers) -> None:
     words = "".join(Page(page).words)
     for heading in ("Question", "Answer", "Memory", "Speed over load", "Where the time goes", "What would change it",
-                    "Inputs: accelerator", "Inputs: node", "Inputs: model", "Inputs: calibration", "Assumptions"):  # fmt: skip
+                    "Inputs: accelerator", "Inputs: node", "Inputs: model", "Inputs: calibration",
+                    "Assumptions"):  # fmt: skip
         assert heading in words
     assert answers.command in words and answers.deployment.command() in words
     assert f"{answers.memory.kv_tokens:,}" in words and pm.__version__ in words
@@ -94,7 +95,8 @@ def hostile(answers: Answers) -> Answers:
         key: one.model_copy(update={"title": HOSTILE, "url": "javascript:alert(1)"})
         for key, one in d.accelerator.sources.items()}})
     bad = replace(d, model=model, accelerator=accelerator, assumptions=(HOSTILE,))
-    return replace(answers, deployment=bad, command=HOSTILE, curve=replace(answers.curve, deployment=bad), warnings=(HOSTILE,))
+    curve = replace(answers.curve, deployment=bad)
+    return replace(answers, deployment=bad, command=HOSTILE, curve=curve, warnings=(HOSTILE,))
 
 
 def test_nothing_of_a_name_becomes_markup(hostile: Answers, page: str) -> None:

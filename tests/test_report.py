@@ -160,10 +160,10 @@ def test_a_picture_that_fails_leaves_the_old_one(memory: Any, tmp_path: Path, mo
     file.write_text("old")
 
     def broken(*_: Any, **__: Any) -> None:
-        raise OSError("disk full")
+        raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(Figure, "savefig", broken)
-    with pytest.raises(OSError, match="disk full"):
+    with pytest.raises(BadInput, match="cannot be written, no space left on device"):
         save(memory, file)
     assert file.read_text() == "old"
     assert list(tmp_path.iterdir()) == [file]

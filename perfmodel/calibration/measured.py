@@ -14,7 +14,7 @@ from perfmodel.errors import BadInput
 from perfmodel.insight.observed import Observation, Series, by_row, decode_seconds
 from perfmodel.insight.served import join
 from perfmodel.placement import place
-from perfmodel.serving.closed_loop import Loop, loop_of, loop_times, rate_and_ttft
+from perfmodel.serving.closed_loop import Loop, loop_of, loop_times, rate_of
 from perfmodel.serving.lengths import fixed
 from perfmodel.step import forward
 from perfmodel.step.factors import NAMES, idle_factors
@@ -86,10 +86,10 @@ def _served(deployment: Deployment, kind: str, rows: list[Measurement]) -> Price
     loop = _loop(deployment, rows)
 
     def seconds(factors: dict[str, Any]) -> np.ndarray:
-        decode, prefill, _, tpot = loop_times(loop, _shaped(factors))
+        times = loop_times(loop, _shaped(factors))
         if kind == "rate":
-            return by_row(1.0 / rate_and_ttft(loop, decode, prefill, tpot)[0], len(rows))
-        return by_row(tpot, len(rows))
+            return by_row(1.0 / rate_of(loop, times), len(rows))
+        return by_row(times.tpot, len(rows))
 
     return seconds
 

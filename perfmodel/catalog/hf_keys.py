@@ -89,7 +89,7 @@ class Keys:
             return names[0], default
         key, value = next(iter(found.items()))
         for other, against in found.items():
-            if against != value:
+            if other != key and against != value:
                 raise self.refuse(key, f"{_short(value)} contradicts {other}: {_short(against)}")
         return key, value
 

@@ -66,13 +66,23 @@ def header(path: str | os.PathLike[str]) -> dict[str, Any]:
     except OSError as error:
         raise DescriptorError(f"{name}: cannot be read, {(error.strerror or 'unknown error').lower()}") from None
     try:
-        document = json.loads(raw)
+        document = json.loads(raw, object_pairs_hook=_once)
+    except DescriptorError:
+        raise DescriptorError(f"{name}: the header names a tensor twice") from None
     except (ValueError, RecursionError):
         raise DescriptorError(f"{name}: the header is not JSON") from None
     if not isinstance(document, dict):
         raise DescriptorError(f"{name}: the header is not an object")
     document.pop("__metadata__", None)
     return document
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of the header, if no key stands in it twice; the format forbids that."""
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise DescriptorError("twice")
+    return found
 
 
 def sizes(folder: str | os.PathLike[str]) -> Iterator[tuple[str, int]]:

@@ -1,5 +1,7 @@
-"""docs/cli.md from the help of the commands: ``python -m perfmodel.cli.docs docs/cli.md``; docs/json.md and docs/schemas/
-from the types of what they print: ``python -m perfmodel.cli.docs docs/json.md``."""
+"""docs/cli.md from the help of the commands: ``python -m perfmodel.cli.docs docs/cli.md``.
+
+docs/json.md and docs/schemas/ from the types of what they print: ``python -m perfmodel.cli.docs docs/json.md``.
+"""
 
 from __future__ import annotations
 

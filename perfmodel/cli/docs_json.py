@@ -1,4 +1,4 @@
-"""docs/json.md and docs/schemas/, made from the types in schemas.py and schemas_more.py."""
+"""docs/json.md and docs/schemas/, made from the types in schemas.py and the two files beside it."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ INTRODUCTION = """# JSON
 
 Made by `python -m perfmodel.cli.docs docs/json.md` from the types in `perfmodel/cli/schemas.py`; change it there.
 
-Every command takes `--json`, which prints the same as `.to_dict()` in Python: one document on stdout, nothing else. Units
-are in the names ([nomenclature](nomenclature.md)). Numbers are finite or null. Keys are added, never renamed or removed
-without the notice that [CONTRIBUTING](../CONTRIBUTING.md) promises; a key that is not listed does not come.
+Every command takes `--json`, which prints the same as `.to_dict()` in Python: one document on stdout, nothing else.
+Units are in the names ([nomenclature](nomenclature.md)). Numbers are finite or null. Keys are added, never renamed or
+removed without the notice that the [architecture](architecture.md#what-stays-and-for-how-long) promises; a key that is
+not listed does not come.
 
-`perfmodel schema` lists the commands, `perfmodel schema NAME` prints the JSON Schema (2020-12) of one; the same files lie
-in `docs/schemas/`. In the tables `?` marks a key that comes only where it applies, and a type that several commands share
-stands once, at the end. A column of one question is a scalar, of several a list.
+`perfmodel schema` lists the commands, `perfmodel schema NAME` prints the JSON Schema (2020-12) of one; the same files
+lie in `docs/schemas/`. In the tables `?` marks a key that comes only where it applies, and a type that several commands
+share stands once, at the end. A column of one question is a scalar, of several a list.
 """
 
 
@@ -31,7 +32,8 @@ def files() -> dict[str, str]:
 
 def page() -> str:
     """The page: a table a command, then the types that they share."""
-    parts, shared = [INTRODUCTION], {}
+    parts = [INTRODUCTION]
+    shared: dict[str, Any] = {}
     for name in PRINTED:
         whole = schema(name)
         defined = whole.get("$defs", {})

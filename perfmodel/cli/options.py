@@ -162,7 +162,8 @@ PLOT = flag("--plot", metavar="FILE", section="Output", help="draw the answer in
 
 def picture_flag(*kinds: str) -> Decorator:
     """--picture, for answers that can be drawn in several ways; the first is the default."""
-    return flag("--picture", type=click.Choice(kinds), section="Output", help="what --plot draws; else the first of these")
+    words = "what --plot draws; else the first of these"
+    return flag("--picture", type=click.Choice(kinds), section="Output", help=words)
 
 
 MEASURED = flag("--measured", metavar="FILE.csv", section="Output",

@@ -1,6 +1,6 @@
 """What ``--json`` of every command prints, as types: their JSON Schemas are docs/json.md and ``perfmodel schema NAME``.
 
-Numbers are finite or null; a key that is not here does not come. tests/test_json_schemas.py runs the commands and checks.
+Numbers are finite or null; a key that is not here does not come. tests/test_json_schemas.py runs every command.
 """
 
 from __future__ import annotations
@@ -243,7 +243,8 @@ class _Simulated(Answer):
     assumptions: list[str]
 
 
-_COLUMNS = [f"{name}_{column}_ms" for name in ("ttft", "tpot", "e2e") for column in ("mean", "p50", "p90", "p95", "p99")]
+_COLUMNS = [f"{name}_{column}_ms" for name in ("ttft", "tpot", "e2e")
+            for column in ("mean", "p50", "p90", "p95", "p99")]  # fmt: skip
 _PERCENTILES: dict[str, Any] = {name: (Maybe, ...) for name in _COLUMNS}
 Simulate: Any = create_model("Simulate", __base__=_Simulated, __doc__="``perfmodel simulate``.", **_PERCENTILES)
 

@@ -101,4 +101,5 @@ def answer(given: dict[str, Any], ask: Any) -> None:
     show(cost, lambda: step_text(cost), given)
     report = memory(d, hints=False)
     if not report.fits:
-        warn([f"memory says no ({report.verdict}: {report.pool.reason}); the time is of a deployment that cannot start"])
+        why = f"{report.verdict}: {report.pool.reason}"
+        warn([f"memory says no ({why}); the time is of a deployment that cannot start"])

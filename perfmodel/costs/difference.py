@@ -35,7 +35,7 @@ def smooth_difference(position: Any, centers: Any, weights: Any, length: float) 
 
     Examples
     --------
-    >>> [round(smooth_difference(u, [0.0], [0.1], 1.5), 3) for u in (0.0, 1.5, 9.0)]
+    >>> [round(float(smooth_difference(u, [0.0], [0.1], 1.5)), 3) for u in (0.0, 1.5, 9.0)]
     [0.1, 0.061, 0.0]
 
     References

@@ -151,6 +151,45 @@ def burst_share(output_tokens: Any, prefill_steps: Any) -> Any:
     return share * (1 - share / 2)
 
 
+def first_round_s(together_s: Any, alone_s: Any, running: Any, rounds: Any) -> Any:
+    r"""What the mean TTFT of a closed-loop benchmark gains from its start, when all its streams begin at once.
+
+    .. math:: \Delta = \frac1R \max\left(\frac{n+1}{2n}\,T_n - T_1,\ 0\right)
+
+    Parameters
+    ----------
+    together_s : float or array
+        Prefill :math:`T_n` of all prompts that begin together. [s]
+    alone_s : float or array
+        Prefill :math:`T_1` of one prompt. [s]
+    running : float or array
+        Prompts :math:`n` that begin together. [1]
+    rounds : float or array
+        Requests of each stream :math:`R`; infinite in steady state. [1]
+
+    Returns
+    -------
+    float or array
+        Seconds of the mean over all requests. [s]
+
+    Notes
+    -----
+    Valid where later requests come one by one: the first prefills, one after another, set the streams apart. Prompts of
+    one forward end together; the mean over them is a little later than said here.
+
+    Examples
+    --------
+    >>> first_round_s(12.8, 0.1, 128, 10) > 0.6, first_round_s(0.1, 0.1, 1, 10), first_round_s(9.0, 0.1, 90, float("inf"))
+    (True, 0.0, 0.0)
+
+    References
+    ----------
+    .. [1] Derived here. Clients that start all streams at once: InferenceX (ten prompts a stream), vllm bench serve and
+       sglang.bench_serving with --max-concurrency and an infinite request rate.
+    """
+    return maximum((running + 1) / (2 * running) * together_s - alone_s, 0.0) / rounds
+
+
 def queue_wait_s(load: Any, service_s: Any, second_moment: Any) -> Any:
     r"""Mean wait before service with Poisson arrivals at one server.
 

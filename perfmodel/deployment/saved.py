@@ -19,7 +19,8 @@ def from_dict(said: Mapping[str, Any], **files: Any) -> Deployment:
     missing = [name for name in ("model", "node", "engine") if name not in said]
     if missing:
         raise BadInput(f"a deployment needs {', '.join(missing)}")
-    options = {name: tuple(value) if isinstance(value, list) else value for name, value in said["options"].items()}
+    options: dict[str, Any] = dict(said["options"])
+    options = {name: tuple(value) if isinstance(value, list) else value for name, value in options.items()}
     unknown = [name for name in options if name not in KEYWORDS]
     if unknown:
         raise BadInput(f"{shown(unknown[0])} is no option of a deployment")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import ModuleType
 
 from perfmodel.engines.options import Options
@@ -22,10 +22,14 @@ class Scheduling:
     raises: float            # what a preemption adds to that share
     watermark: float         # share of the pool that admission leaves free
     keeps: bool              # the prefix cache has what a preempted request left until others write over it
+    ahead: bool = False      # the next forward is made up while one runs: who comes meanwhile misses it
 
 
 def scheduling(engine: ModuleType, options: Options) -> Scheduling:
     """The rules in force for these options.
+
+    With an overlapped scheduler (vLLM --async-scheduling, SGLang's event_loop_overlap, TensorRT-LLM's overlap scheduler)
+    a request waits for the rest of the forward under way and for the one behind it.
 
     Sources: vLLM v1/core/sched/scheduler.py (running requests first, then waiting ones while tokens are left; a request
     that finds no block takes the youngest one's, whose blocks the prefix cache keeps at the end of its queue), before
@@ -34,6 +38,10 @@ def scheduling(engine: ModuleType, options: Options) -> Scheduling:
     new_token_ratio) and schedule_batch.py retract_decode. TensorRT-LLM CapacitySchedulerPolicy GUARANTEED_NO_EVICT,
     chunked context off.
     """
+    return replace(_rules(engine, options), ahead=engine.overlaps_host(options))
+
+
+def _rules(engine: ModuleType, options: Options) -> Scheduling:
     chunk = int(options.prefill_chunk or 2**20)
     reserve = engine.admission_reserve(options)
     if options.engine == "sglang":

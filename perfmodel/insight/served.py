@@ -110,8 +110,9 @@ def _series(rows: list[dict[str, str]]) -> Series:
 
     def seconds(factors: dict[str, Any]) -> np.ndarray:
         table = {name: np.reshape(np.asarray(value, float), (-1, 1, 1)) for name, value in factors.items()}
-        decode, _, _, tpot = loop_times(loop, table)
-        return by_row(decode.seconds + share * (tpot - decode.seconds), len(rows))
+        times = loop_times(loop, table)
+        decode = times.decode.seconds
+        return by_row(decode + share * (times.tpot - decode), len(rows))
 
     return Series(kept, seconds, np.zeros(len(rows)), deployment.accelerator.name, deployment.options.engine,
                   uses=frozenset(NAMES) - idle_factors(deployment))

@@ -18,7 +18,7 @@ REQUEST = ("arrival_s", "inputs", "outputs", "ttft_s", "tpot_s", "e2e_s", "finis
 
 
 def rows(noun: Any) -> Rows:
-    """One dict a row, plain values, units in the names: ranks, points, operations, requests, plans, jobs or findings."""
+    """One dict a row, plain values, units in the names: ranks, points, operations, requests, plans, jobs, ..."""
     name = type(noun).__name__
     if name not in TABLES:
         raise BadInput(f"a {name} has no table; these have one: {', '.join(TABLES)}")

@@ -14,21 +14,37 @@ from perfmodel.report.page_blocks import Block, Code, Items, Links, Picture, Sec
 MOST_LINK = 2000
 _STYLE = """
 :root{color-scheme:light dark;--ink:#1a1a1a;--paper:#fff;--soft:#f3f4f6;--line:#d0d4da;--link:#0054a0}
-@media (prefers-color-scheme:dark){:root{--ink:#e8e8e8;--paper:#16181c;--soft:#22252b;--line:#3c4048;--link:#7cb8f0}}
+@media (prefers-color-scheme:dark){
+:root{--ink:#e8e8e8;--paper:#16181c;--soft:#22252b;--line:#3c4048;--link:#7cb8f0}}
 *{box-sizing:border-box}
-body{margin:0 auto;padding:1rem;max-width:60rem;font:16px/1.5 system-ui,sans-serif;color:var(--ink);background:var(--paper);overflow-wrap:anywhere}
-h1{font-size:1.5rem;line-height:1.25;margin:.5rem 0}h2{font-size:1.15rem;margin:2rem 0 .5rem;border-bottom:1px solid var(--line)}
-h3{font-size:1rem;margin:1rem 0 .25rem}a{color:var(--link)}ul{padding-left:1.25rem}
-.scroll{overflow-x:auto;margin:.75rem 0}table{border-collapse:collapse;font-size:.85rem;overflow-wrap:normal}
+body{margin:0 auto;padding:1rem;max-width:60rem;font:16px/1.5 system-ui,sans-serif;color:var(--ink)}
+body{background:var(--paper);overflow-wrap:anywhere}
+h1{font-size:1.5rem;line-height:1.25;margin:.5rem 0}
+h2{font-size:1.15rem;margin:2rem 0 .5rem;border-bottom:1px solid var(--line)}
+h3{font-size:1rem;margin:1rem 0 .25rem}
+a{color:var(--link)}
+ul{padding-left:1.25rem}
+.scroll{overflow-x:auto;margin:.75rem 0}
+table{border-collapse:collapse;font-size:.85rem;overflow-wrap:normal}
 th,td{padding:.25rem .6rem;text-align:left;vertical-align:top;border-bottom:1px solid var(--line)}
-th{background:var(--soft)}td.n,th.n{text-align:right;white-space:nowrap;font-variant-numeric:tabular-nums}td{max-width:26rem}
+th{background:var(--soft)}
+td{max-width:26rem}
+td.n,th.n{text-align:right;white-space:nowrap;font-variant-numeric:tabular-nums}
 pre{background:var(--soft);padding:.75rem;overflow-x:auto;white-space:pre-wrap;font-size:.85rem}
-figure{margin:1rem 0;overflow-x:auto}img{display:block;width:100%;min-width:34rem;height:auto;background:#fff;border:1px solid var(--line);padding:.25rem}
-summary{cursor:pointer;font-weight:600;margin:1.5rem 0 .5rem}summary h2{display:inline;border:0}
+figure{margin:1rem 0;overflow-x:auto}
+img{display:block;width:100%;min-width:34rem;height:auto;background:#fff;border:1px solid var(--line);padding:.25rem}
+summary{cursor:pointer;font-weight:600;margin:1.5rem 0 .5rem}
+summary h2{display:inline;border:0}
 strong{font-size:1.05rem}
-@media print{figure{overflow:visible}img{min-width:0}:root{--ink:#000;--paper:#fff;--soft:#f3f4f6;--line:#bbb;--link:#000}body{max-width:none;font-size:10pt;padding:0}
-details::details-content{content-visibility:visible;block-size:auto}figure,tr,pre{break-inside:avoid}
-h2,h3{break-after:avoid}table{font-size:8pt}.scroll{overflow:visible}}
+@media print{
+:root{--ink:#000;--paper:#fff;--soft:#f3f4f6;--line:#bbb;--link:#000}
+body{max-width:none;font-size:10pt;padding:0}
+details::details-content{content-visibility:visible;block-size:auto}
+figure,tr,pre{break-inside:avoid}
+figure,.scroll{overflow:visible}
+img{min-width:0}
+h2,h3{break-after:avoid}
+table{font-size:8pt}}
 """.strip()
 _PAGE = Template("""<!DOCTYPE html>
 <html lang="en">

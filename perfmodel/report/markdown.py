@@ -53,8 +53,8 @@ def _block(block: Block, file: Path, pictures: dict[Path, bytes]) -> str:
             pictures[path] = block.content(".svg")
             return f"![{_words(block.alt)}](<{_address(path.name)}>)"
         case Links():
-            return "\n".join(["### Sources", "", *(f"* {_words(key)}: {_words(words)}" + (f", {_words(at)}" if at else "")
-                                                   for key, words, at in block.rows)])  # fmt: skip
+            sources = [f"{_words(key)}: {_words(words)}, {_words(at)}" for key, words, at in block.rows]
+            return "\n".join(["### Sources", "", *(f"* {said.removesuffix(', ')}" for said in sources)])
 
 
 def _numbers(column: list[str]) -> bool:

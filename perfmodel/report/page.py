@@ -129,9 +129,10 @@ def _answer(a: Answers) -> list[Block]:
     fits = (f"It fits, with a KV cache of {m.kv_tokens_total:,} tokens in the whole deployment." if m.fits
             else f"It does not fit ({m.verdict}): {m.pool.reason}.")  # fmt: skip
     found: list[Block] = [Text(fits, strong=True)]
+    alone = points[0]["output_tok_s"] / points[0]["concurrency"]
     speed = (f"{number(best['output_tok_s'])} output tokens/s over all GPUs at {best['concurrency']:g} in flight "
              f"(80 % band {span(best['output_tok_s_low'], best['output_tok_s_high'])}), bound by {best['bound_by']}. "
-             f"One request alone gets {number(points[0]['output_tok_s'] / points[0]['concurrency'])} tokens/s.")  # fmt: skip
+             f"At {points[0]['concurrency']:g} in flight each gets {number(alone)} tokens/s.")  # fmt: skip
     found.append(Text(speed if a.memory.fits else f"If it did: {speed}", strong=a.memory.fits))
     found += [Items(tuple(a.warnings), "Warnings")] if a.warnings else []
     found += [Items(tuple(a.memory.hints), "What would fit, asked again")] if a.memory.hints else []

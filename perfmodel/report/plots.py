@@ -13,7 +13,18 @@ import numpy as np
 from perfmodel.errors import BadInput, UnknownName
 from perfmodel.report.layout import heading, labels
 from perfmodel.report.style import COLOURS as COLOURS
-from perfmodel.report.style import LINES, MARKERS, SIZE, legend_beside, log2_axis, stack, styled, title, write_figure
+from perfmodel.report.style import (
+    LINES,
+    MARKERS,
+    SIZE,
+    legend_beside,
+    log2_axis,
+    plain_ticks,
+    stack,
+    styled,
+    title,
+    write_figure,
+)
 from perfmodel.report.style import STYLE as STYLE
 from perfmodel.report.style import check_path as check_path
 
@@ -219,6 +230,7 @@ def _scatter(groups: Mapping[str, Sequence[tuple[float, float]]], values: np.nda
         ax.scatter(x, y, color=COLOURS[i % len(COLOURS)], marker=MARKERS[i % len(MARKERS)], s=36, zorder=3,
                    edgecolors="white", linewidths=0.5, label=label or None)  # fmt: skip
     ax.set(xscale="log", yscale="log", xlim=line, ylim=line, aspect="equal")
+    plain_ticks(ax.xaxis, ax.yaxis)
     ax.set_xlabel(f"measured [{unit}]")
     ax.set_ylabel(f"predicted [{unit}]")
     inside = np.mean(np.abs(values[:, 1] / values[:, 0] - 1) <= 0.2)

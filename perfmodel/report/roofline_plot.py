@@ -17,7 +17,7 @@ MOST = 7  # operations with a colour of their own, the largest by time
 
 
 def roofline(cost: StepCost, ax: Any = None, most: int = MOST) -> Any:
-    """FLOP/s over FLOP per byte, both of one GPU, on logarithmic axes. A line joins one operation over the points asked.
+    """FLOP/s over FLOP per byte, both of one GPU, on logarithmic axes. A line joins one operation over the points.
 
     Solid roofs are those of the datasheet, dashed ones what the calibration says is reached by dense products. The area
     of a mark is its share of the step. Communication, host and pipeline have no arithmetic and are named in the title.
@@ -26,7 +26,7 @@ def roofline(cost: StepCost, ax: Any = None, most: int = MOST) -> Any:
 
 
 def marks(cost: StepCost) -> dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """FLOP per byte, FLOP/s and share of the step of every operation that computes, one entry a point, largest first."""
+    """FLOP per byte, FLOP/s and share of the step of all that computes, one entry a point, largest first."""
     shape = np.shape(cost.seconds)
 
     def flat(value: Any) -> np.ndarray:

@@ -47,7 +47,7 @@ def plot_timeline(run: Simulation, ax: Any = None, **_: Any) -> Any:
         ax.set_xlabel("time [s]")
         ax.set_ylabel("running requests [count]")
         other = ax.twinx()
-        other.plot(run.timeline_s, run.timeline_tok_s, color=COLOURS[4], linewidth=0.9, linestyle=(0, (4, 1)),
+        other.plot(run.timeline_s, run.timeline_tok_s, color=COLOURS[1], linewidth=0.9, linestyle=(0, (4, 1)),
                    label="output tokens/s")  # fmt: skip
         other.set_ylabel("output throughput, all GPUs [tokens/s], dashed")
         other.grid(False)

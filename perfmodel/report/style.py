@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import os
 import textwrap
-from collections.abc import Callable, Mapping
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -13,14 +15,15 @@ from typing import Any
 import numpy as np
 
 from perfmodel.catalog.write import in_place_of
-from perfmodel.errors import BadInput
+from perfmodel.errors import BadInput, one_line
 
 EXTENSIONS = (".png", ".svg", ".pdf")
-# Okabe and Ito, "Color Universal Design", 2008, but for its yellow, which is too light on paper
-COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9", "#882255", "#888888")
+# Okabe and Ito, "Color Universal Design", 2008, but for its yellow, which is too light on paper;
+# in this order neighbours in a stack are farthest apart for the colour-blind, see tests/test_plots.py
+COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#882255", "#56B4E9", "#888888")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 LINES: tuple[Any, ...] = ("-", "--", "-.", (0, (6, 1, 1, 1, 1, 1)), (0, (8, 2)), (0, (3, 1)), (0, (6, 2, 2, 2)), "-")
-HATCHES = ("", "//", "\\\\", "xx", "--", "||", "++", "/")  # parts of a stack, where colour is lost; dots make large files
+HATCHES = ("", "//", "\\\\", "xx", "--", "||", "++", "/")  # where colour is lost; dots would make large files
 STYLE: Any = {
     "figure.dpi": 100,
     "savefig.dpi": 150,
@@ -38,10 +41,12 @@ STYLE: Any = {
     "lines.linewidth": 1.6,
     "lines.markersize": 5,
     "hatch.linewidth": 0.5,
+    "text.parse_math": False,  # a $ in a name is a dollar
     "svg.hashsalt": "perfmodel",  # names inside a file come from what it shows, not from chance
 }
 SIZE = (8.0, 4.6)  # inches
-UNDATED: dict[str, dict[str, None]] = {".png": {}, ".svg": {"Date": None}, ".pdf": {"CreationDate": None}}  # the same picture, the same bytes
+# The same picture, the same bytes: no dates.
+UNDATED: dict[str, dict[str, None]] = {".png": {}, ".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
 
 
 def check_path(path: str | os.PathLike[str], endings: tuple[str, ...] = EXTENSIONS, verb: str = "draw") -> Path:
@@ -59,7 +64,7 @@ def check_path(path: str | os.PathLike[str], endings: tuple[str, ...] = EXTENSIO
 def write_figure(figure: Any, file: Path) -> Path:
     """The picture in place of a file, whole or not at all."""
     ending = file.suffix.lower()
-    with in_place_of(file) as aside:
+    with in_place_of(file) as aside, _no_glyph_is_no_news():
         figure.savefig(aside, format=ending[1:], metadata=UNDATED[ending])
     return file
 
@@ -69,11 +74,19 @@ def drawn(draw: Callable[[Any], Any], ending: str = ".png", size: tuple[float, f
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-    with rc_context(STYLE), BytesIO() as file:
+    with rc_context(STYLE), BytesIO() as file, _no_glyph_is_no_news():
         figure = Figure(figsize=size, layout="constrained")
         draw(figure.add_subplot())
         figure.savefig(file, format=ending[1:], metadata=UNDATED[ending])
         return file.getvalue()
+
+
+@contextmanager
+def _no_glyph_is_no_news() -> Iterator[None]:
+    """A name in letters that the font lacks is drawn with boxes; nothing is said about it."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
+        yield
 
 
 def styled(draw: Callable[[Any], None], ax: Any, size: tuple[float, float] = SIZE) -> Any:
@@ -90,9 +103,9 @@ def styled(draw: Callable[[Any], None], ax: Any, size: tuple[float, float] = SIZ
 
 
 def title(ax: Any, text: str, width: int = 92) -> None:
-    """A title that breaks between words before it leaves the picture; a $ is a dollar and not mathematics."""
-    lines = [piece for line in text.split("\n") for piece in textwrap.wrap(line, width)]
-    ax.set_title("\n".join(lines), parse_math=False)
+    """A title that breaks between words before it leaves the picture."""
+    lines = [piece for line in text.split("\n") for piece in textwrap.wrap(one_line(line), width)]
+    ax.set_title("\n".join(lines))
 
 
 def curve(i: int) -> dict[str, Any]:

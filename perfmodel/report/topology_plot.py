@@ -45,7 +45,9 @@ def places(node: Node) -> dict[str, Place]:
     return at
 
 
-def _machine(own: list[str], kinds: dict[str, Any], near: dict[str, list[str]], left: float, at: dict[str, Place]) -> float:
+def _machine(
+    own: list[str], kinds: dict[str, Any], near: dict[str, list[str]], left: float, at: dict[str, Place]
+) -> float:
     """Place one machine from ``left`` on; the result is where it ends."""
     depth = _depths([name for name in own if kinds[name] in HOST], kinds, near)
     gpus = [name for name in own if kinds[name] == "gpu"]
@@ -105,8 +107,8 @@ def _draw(node: Node, ax: Any) -> None:
             ax.plot(x, y, color=COLOURS[(i + 3) % len(COLOURS)], linestyle=LINES[i % 3], linewidth=1.4, zorder=1,
                     label=words if k == 0 else None)  # fmt: skip
     crowded = sum(kinds[name] == "gpu" for name in at) > NAMED
-    for name, (x, y) in at.items():
-        _vertex(ax, name, kinds[name], x, y, crowded)
+    for name, place in at.items():
+        _vertex(ax, name, kinds[name], *place, crowded)
     ax.set_axis_off()
     xs, ys = [x for x, _ in at.values()], [y for _, y in at.values()]
     mesh = any(at[link.a][1] == at[link.b][1] == 0 for link in node.topology.links if link.a in at and link.b in at)
@@ -131,9 +133,10 @@ def _line(a: Place, b: Place) -> tuple[list[float], list[float]]:
 def _vertex(ax: Any, name: str, kind: str, x: float, y: float, crowded: bool) -> None:
     """A box with the name; where there are too many GPUs, a box alone."""
     if crowded and kind in ("gpu", "nic", "rail"):
-        ax.plot([x], [y], marker="s", markersize=5, color=LOOKS[kind], markeredgecolor="black", markeredgewidth=0.4, zorder=2)
+        ax.plot([x], [y], marker="s", markersize=5, color=LOOKS[kind], markeredgecolor="black", markeredgewidth=0.4,
+                zorder=2)  # fmt: skip
         return
     short = name.rpartition("/")[2].rpartition(".")[2][-12:]
-    ax.annotate(short, (x, y), ha="center", va="center", fontsize=7, zorder=3, color="white" if kind in DARK else "black",
-                parse_math=False, bbox={"boxstyle": "round,pad=0.35", "facecolor": LOOKS[kind], "edgecolor": "black",
-                                        "linewidth": 0.5})  # fmt: skip
+    box = {"boxstyle": "round,pad=0.35", "facecolor": LOOKS[kind], "edgecolor": "black", "linewidth": 0.5}
+    ax.annotate(short, (x, y), ha="center", va="center", fontsize=7, zorder=3, bbox=box,
+                color="white" if kind in DARK else "black")  # fmt: skip

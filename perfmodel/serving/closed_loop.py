@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from perfmodel.costs.serving import closed_loop_tpot_s, lived_tokens, request_s
+from perfmodel.costs.serving import closed_loop_tpot_s, first_round_s, lived_tokens, request_s
 from perfmodel.deployment import Deployment
 from perfmodel.engines.memory import KvPool
 from perfmodel.errors import BadInput
@@ -33,6 +33,8 @@ GROUPS = {
     "host": "host",
     "pipeline": "pipeline",
 }
+# Requests a stream of a benchmark. Kind: assumed. InferenceX sends ten prompts a stream, all streams from the start.
+ROUNDS = 10.0
 
 
 def closed_loop(
@@ -42,17 +44,22 @@ def closed_loop(
     outputs: Lengths,
     arrival: str | None = None,
     uncertain: bool = True,
+    rounds: Any = ROUNDS,
 ) -> ServingCurve:
     """Throughput, TTFT and TPOT with ``asked`` requests in flight over the whole deployment.
 
+    TTFT is the mean of a run of ``rounds`` requests a stream that all begin at once; infinite rounds: steady state.
     Without ``uncertain`` the bands hold only the residual of the calibration, and the answer comes many times faster.
     """
-    loop = loop_of(deployment, asked, inputs, outputs, arrival)
+    loop = loop_of(deployment, asked, inputs, outputs, arrival, rounds=rounds)
     running, warnings = loop.running, loop.warnings
     placement, slots, limit = loop.placement, loop.slots, loop.limit
     factors = widened(factors_of(deployment), deployment)
-    decode, prefill, stall, tpot = loop_times(loop, factors.draws(2) if uncertain else factors.point(2))
-    rate, ttft = rate_and_ttft(loop, decode, prefill, tpot)
+    table = factors.draws(2) if uncertain else factors.point(2)
+    times = loop_times(loop, table)
+    decode, stall, tpot = times.decode, times.stall, times.tpot
+    together = together_s(loop, table)
+    rate, ttft = rate_of(loop, times), ttft_of(loop, times, together)
     shape = running.shape
     rows = tuple(mapped(row, lambda value: first(value, shape)) for row in decode.rows)
     return ServingCurve(
@@ -67,9 +74,9 @@ def closed_loop(
         inputs.mean,
         outputs.mean,
         tuple(warnings),
-        (*deployment.assumptions, *_notes(deployment, placement, slots.rule, inputs.spread + outputs.spread > 0)),
+        (*deployment.assumptions, *_notes(deployment, placement, slots.rule, inputs.spread + outputs.spread > 0, rounds)),
         percentiles={
-            **{f"ttft_p{q}": first(ttft, shape) + (q / 100 - 0.5) * first(decode.seconds, shape) for q in (95, 99)},
+            **_ttft_percentiles(loop, times, together, shape),
             **_tpot_percentiles(first(tpot, shape), first(stall, shape), running, outputs.mean),
         },
         limit=limit * deployment.options.dp,
@@ -92,6 +99,7 @@ class Loop:
     new: Any  # prompt tokens that are computed
     cached: Any  # and that the prefix cache has
     output: Any
+    rounds: Any  # requests a stream, all streams from the start
     warnings: list[str]
 
 
@@ -102,6 +110,7 @@ def loop_of(
     outputs: Lengths,
     arrival: str | None = None,
     placed: tuple[Placement, KvPool] | None = None,
+    rounds: Any = ROUNDS,
 ) -> Loop:
     """Who runs of the requests ``asked`` for. ``placed``: the placement and its KV pool, where they are known."""
     options = deployment.options
@@ -139,6 +148,7 @@ def loop_of(
         new,
         inputs.mean - new,
         outputs.mean,
+        rounds,
         warnings,
     )
 
@@ -166,12 +176,43 @@ def stacked(loops: list[Loop]) -> Loop:
     )  # fmt: skip
 
 
-def rate_and_ttft(loop: Loop, decode: forward.Forward, prefill: forward.Forward, tpot: Any) -> tuple[Any, Any]:
-    """Output tokens per second over all copies [1/s], and the median time to the first token at the client [s]."""
-    begun = prefill.seconds + decode.seconds / 2
-    queue = _queue(loop.copies, loop.running, tpot, prefill.seconds, loop.output)
-    ttft = FRONT.alone_s(loop.new + loop.cached) + begun + queue
-    return loop.running * loop.active * loop.output / request_s(begun, tpot, loop.output), ttft
+class Times(NamedTuple):
+    """Forwards of a closed loop, and what becomes of them."""
+
+    decode: forward.Forward
+    prefill: forward.Forward  # of one prompt
+    stall: Any  # what one prefill costs the others [s]
+    tpot: Any  # [s]
+
+
+def rate_of(loop: Loop, times: Times) -> Any:
+    """Output tokens per second over all copies. [1/s]"""
+    return loop.running * loop.active * loop.output / request_s(_begun(loop, times), times.tpot, loop.output)
+
+
+def ttft_of(loop: Loop, times: Times, together: Any) -> Any:
+    """Mean time to the first token at the client; ``together``: prefill of all prompts that begin at once. [s]"""
+    alone = times.prefill.seconds
+    queue = _queue(loop.copies, loop.running, times.tpot, alone, loop.output)
+    start = first_round_s(together, alone, loop.running, loop.rounds)
+    return FRONT.alone_s(loop.new + loop.cached) + _begun(loop, times) + queue + start
+
+
+def together_s(loop: Loop, table: dict[str, Any]) -> Any:
+    """Until the last of the prompts that begin together has its token: the engine's time or the front end's. [s]"""
+    engine = _prefill(loop, loop.new * loop.running, loop.cached, table, loop.running).seconds
+    return np.maximum(engine, loop.running * FRONT.service_s(loop.new + loop.cached))
+
+
+def steps_before_s(deployment: Deployment, running: Any, tpot: Any) -> Any:
+    """Steps of others that come first: half of the one under way; and the next, where that is made up already. [s]"""
+    steps = 1.5 if deployment.engine.overlaps_host(deployment.options) else 0.5
+    return steps * np.clip(running - 1, 0.0, 1.0) * tpot
+
+
+def _begun(loop: Loop, times: Times) -> Any:
+    """A prefill, after the steps that others make first. [s]"""
+    return times.prefill.seconds + steps_before_s(loop.placement.deployment, loop.running, times.tpot)
 
 
 def decode_of(loop: Loop, table: dict[str, Any]) -> forward.Forward:
@@ -182,14 +223,15 @@ def decode_of(loop: Loop, table: dict[str, Any]) -> forward.Forward:
 
 def loop_times(
     loop: Loop, table: dict[str, Any], decode: forward.Forward | None = None
-) -> tuple[forward.Forward, forward.Forward, Any, Any]:
-    """A decode step (where it is not known), a prefill, what one prefill costs the others, and the time per token."""
+) -> Times:
+    """A decode step (where it is not known), prefills, what one prefill costs the others, and the time per token."""
     running = loop.running
     decode = decode or decode_of(loop, table)
     prefill = _prefill(loop, np.full_like(running, loop.new), loop.cached, table)
     stall = _stall(loop, decode, prefill, table)
     interference = table["prefill_interference"][:, 0]
-    return decode, prefill, stall, closed_loop_tpot_s(decode.seconds, stall, running, loop.output, interference)
+    tpot = closed_loop_tpot_s(decode.seconds, stall, running, loop.output, interference)
+    return Times(decode, prefill, stall, tpot)
 
 
 def _prefill(loop: Loop, tokens: Any, cached: Any, table: dict[str, Any], prompts: Any = 1.0) -> forward.Forward:
@@ -222,13 +264,17 @@ def _stall(loop: Loop, decode: forward.Forward, prefill: forward.Forward, table:
     return np.maximum(both.device_s - base.device_s, both.host_s - hidden) / side
 
 
-def _notes(deployment: Deployment, placement: Any, rule: str, spread: bool) -> list[str]:
+def _notes(deployment: Deployment, placement: Any, rule: str, spread: bool, rounds: Any) -> list[str]:
     notes = [
         f"prompts={deployment.options.prompts}: experts picked accordingly",
         "closed loop: a finished request is replaced at once",
         "a running request has made half of its answer, weighted by length",
         FRONT_NOTE,
     ]
+    if np.all(np.isfinite(rounds)):
+        several = np.unique(np.round(rounds, 1))
+        each = f"{several[0]:g}" if len(several) == 1 else f"{several[0]:g} to {several[-1]:g}"
+        notes.append(f"TTFT: mean of a run of {each} requests a stream, all streams from the start")
     if deployment.options.tp > 1 or placement.stages > 1:
         notes.append(f"links: {links_of(deployment).source}")
     if placement.stages > 1:
@@ -236,6 +282,17 @@ def _notes(deployment: Deployment, placement: Any, rule: str, spread: bool) -> l
     if spread:
         notes.append("length distributions enter by mean and spread")
     return notes
+
+
+def _ttft_percentiles(loop: Loop, times: Times, together: Any, shape: tuple[int, ...]) -> dict[str, np.ndarray]:
+    """Upper percentiles of TTFT: of the steady state, or of the first round where that holds so many of the run."""
+    steady = first(ttft_of(replace(loop, rounds=np.inf), times, together), shape)
+    step, start = first(times.decode.seconds, shape), first(together, shape)
+    found = {}
+    for q in (95, 99):
+        early = start * np.maximum(1 - loop.rounds * (1 - q / 100), 0.0) if np.all(np.isfinite(loop.rounds)) else 0.0
+        found[f"ttft_p{q}"] = steady + np.maximum((q / 100 - 0.5) * step, early)
+    return found
 
 
 def _tpot_percentiles(tpot: np.ndarray, stall: np.ndarray, running: np.ndarray, output: float) -> dict[str, np.ndarray]:

@@ -12,9 +12,13 @@ class Front(NamedTuple):
     request_s: float  # of a prompt [s]
     token_s: float  # of a token of a prompt: text to tokens, then to the scheduler [s/token]
 
+    def service_s(self, prompt: float) -> float:
+        """Seconds that the process spends on a prompt. [s]"""
+        return self.request_s + self.token_s * prompt
+
     def alone_s(self, prompt: float) -> float:
         """Seconds that a request without others loses here. [s]"""
-        return self.way_s + self.request_s + self.token_s * prompt
+        return self.way_s + self.service_s(prompt)
 
 
 NO_FRONT = Front(0.0, 0.0, 0.0)

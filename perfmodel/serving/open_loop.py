@@ -8,7 +8,7 @@ import numpy as np
 
 from perfmodel.costs.serving import queue_wait_quantile_s, queue_wait_s
 from perfmodel.deployment import Deployment
-from perfmodel.serving.closed_loop import closed_loop
+from perfmodel.serving.closed_loop import closed_loop, steps_before_s
 from perfmodel.serving.curve import Band, ServingCurve
 from perfmodel.serving.frontend import FRONT
 from perfmodel.serving.lengths import Lengths
@@ -26,15 +26,16 @@ def open_loop(
     """
     limit = closed_loop(deployment, np.array([1.0]), inputs, outputs, arrival).limit
     grid = np.unique(np.geomspace(1.0, max(2.0, limit), _GRID))
-    known = closed_loop(deployment, grid, inputs, outputs, arrival)
+    known = closed_loop(deployment, grid, inputs, outputs, arrival, rounds=np.inf)
     served = np.maximum.accumulate(known.output_tok_s[0] / outputs.mean)  # requests a second at each concurrency
     capacity = float(served[-1])
     # Below one request in flight the server is idle part of the time: concurrency is then rate times latency.
     flight = np.where(rates < served[0], 1.0, np.interp(rates, served, grid))
-    curve = closed_loop(deployment, flight, inputs, outputs, arrival)
+    curve = closed_loop(deployment, flight, inputs, outputs, arrival, rounds=np.inf)
     over = rates > capacity
     busy = np.minimum(rates / capacity, 1.0)
-    prefill = np.maximum(curve.ttft_s[0] - FRONT.alone_s(inputs.mean) - 0.5 * curve.tpot_s[0], 0.0)
+    before = steps_before_s(deployment, np.maximum(flight / deployment.options.dp, 1.0), curve.tpot_s[0])
+    prefill = np.maximum(curve.ttft_s[0] - FRONT.alone_s(inputs.mean) - before, 0.0)
     beside = _beside(curve, deployment, prefill, outputs.mean)
     service = prefill + beside
     load = np.minimum(rates / deployment.options.dp * service, 0.999)

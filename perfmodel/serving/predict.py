@@ -10,7 +10,7 @@ import numpy as np
 
 from perfmodel.deployment import Deployment
 from perfmodel.errors import BadInput, UnknownName, shown
-from perfmodel.serving.closed_loop import closed_loop
+from perfmodel.serving.closed_loop import ROUNDS, closed_loop
 from perfmodel.serving.curve import ServingCurve
 from perfmodel.serving.disaggregated import disaggregated
 from perfmodel.serving.lengths import parse_lengths
@@ -29,6 +29,7 @@ def predict(
     input_tokens: Any = 1024,
     output_tokens: Any = 1024,
     arrival: str | None = None,
+    requests: Any = None,
     disaggregation: Any = None,
     kv_bandwidth: float | None = None,
     **service: Any,
@@ -36,7 +37,8 @@ def predict(
     """Throughput, TTFT and TPOT of a deployment, in steady state.
 
     Give ``concurrency`` (requests in flight over the whole deployment) or ``request_rate`` (Poisson arrivals per
-    second). ``input_tokens`` and ``output_tokens`` are numbers or distributions; mean and spread enter. ``arrival``
+    second). With ``concurrency``, TTFT is the mean over a benchmark of so many ``requests`` (default: ten times the
+    concurrency) whose first ones come all at once. ``input_tokens`` and ``output_tokens`` are numbers or distributions; mean and spread enter. ``arrival``
     says how a pipeline's slots are filled: "burst" (SGLang's default: requests that come together crowd into one slot)
     or "staggered" (vLLM's default, and where long runs end up); rates arrive staggered. ``disaggregation`` such as
     "2:6" makes two copies of the deployment prefill and six decode, ``kv_bandwidth`` apart. ``service`` takes the
@@ -55,7 +57,7 @@ def predict(
     if disaggregation is not None:
         curve = disaggregated(engine, flight, rates, inputs, outputs, disaggregation, kv_bandwidth)
     elif flight is not None:
-        curve = closed_loop(engine, flight, inputs, outputs, arrival)
+        curve = closed_loop(engine, flight, inputs, outputs, arrival, rounds=_rounds(requests, flight))
     else:
         assert rates is not None
         curve = open_loop(engine, rates, inputs, outputs, arrival or "staggered")
@@ -65,6 +67,19 @@ def predict(
         crowded = np.maximum(curve.running * imbalance(extra, curve, outputs), 1.0)
         curve = with_router(curve, closed_loop(engine, crowded, inputs, outputs, arrival, False), extra, outputs)
     return with_limits(with_offload(curve, extra, deployment, inputs), extra, outputs)
+
+
+def _rounds(requests: Any, flight: np.ndarray) -> Any:
+    """Requests a stream of a closed loop."""
+    if requests is None:
+        return ROUNDS
+    try:
+        count = float(requests)
+    except (TypeError, ValueError):
+        raise BadInput(f"requests must be a number, not {shown(requests)}") from None
+    if not count >= np.max(flight):
+        raise BadInput(f"requests={shown(requests)} must be at least the concurrency, {np.max(flight):g}")
+    return count / flight
 
 
 def _service(given: dict[str, Any]) -> Service:

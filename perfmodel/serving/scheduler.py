@@ -41,6 +41,7 @@ class Copy:
         self.first, self.finish = [0.0] * count, [0.0] * count
         self.made, self.began_step = [0] * count, [0] * count  # tokens made before a preemption
         self.now, self.step, self.next, self.ended = 0.0, 0, 0, 0
+        self.before = 0.0  # when the last forward began
         self.waiting: deque[int] = deque()
         self.parts: list[list[int]] = []  # [request, prompt tokens done] of prompts that are cut
         self.running: list[tuple[int, int, int]] = []  # heap of (last step, request, turn)
@@ -62,7 +63,8 @@ class Copy:
     def go(self, until: float = FOREVER) -> None:
         """Run the iterations that begin before ``until``."""
         while True:
-            while self.next < self.issued and self.ready[self.next] <= self.now:
+            seen = self.before if self.rules.ahead and self.size else self.now
+            while self.next < self.issued and self.ready[self.next] <= seen:
                 self.waiting.append(self.next)
                 self.next += 1
             if not (self.size or self.waiting or self.parts):
@@ -184,6 +186,7 @@ class Copy:
     def _forward(self, tokens: int, seen: float, prompts: int, done: list[int]) -> None:
         """Price it, let decoding go on inside it or after it, and start the requests whose prompt is complete."""
         tables, size = self.tables, self.size
+        self.before = self.now
         if not size:
             self.now += tables.prompt_s(tokens, seen, prompts)
             at = self.now
@@ -252,6 +255,7 @@ class Copy:
         elif until < FOREVER:
             steps = max(1, min(steps, int((until - self.now) / first) + 1))
         self.now += steps * (first + 0.5 * slope * (steps - 1))
+        self.before = self.now - first - slope * (steps - 1)
         self._advance(steps)
 
     def _advance(self, steps: int) -> None:

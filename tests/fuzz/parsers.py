@@ -334,10 +334,15 @@ def quantity_of(data: bytes) -> Any:
         raise PerfModelError(str(error)) from None
 
 
+@cache
+def small() -> Any:
+    """A deployment that is made once."""
+    return pm.deploy("llama-3.1-8b", node="8x-h100-sxm", tp=2)
+
+
 def measured(data: bytes) -> Any:
     """A table of measurements to draw beside a curve, and its points."""
-    d = pm.deploy("llama-3.1-8b", node="8x-h100-sxm", tp=2)
-    return as_file(lambda path: matching(read_rows(path), d, 1024.0, 1024.0), "a.csv")(data)
+    return as_file(lambda path: matching(read_rows(path), small(), 1024.0, 1024.0), "a.csv")(data)
 
 
 def deployed(data: bytes) -> Any:

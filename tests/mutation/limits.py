@@ -15,10 +15,11 @@ _WITHOUT = ("", "stats", "fail", "list_all_tests", "mutant_generation")
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Doctests once, not in the copy of every mutant; for a mutant the fastest tests first, up to a limit."""
-    kept = [item for item in items if "__mutmut_" not in item.name or item.name.endswith("__mutmut_orig")]
+    kept = [item for item in items if "__mutmut_" not in item.name]
     if os.environ.get("MUTANT_UNDER_TEST", "") not in _WITHOUT:
         kept = _fastest(kept)
-    config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+    chosen = set(kept)
+    config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
     items[:] = kept
 
 
