@@ -76,7 +76,7 @@ def _flags(rows: tuple[tuple[str, str, str | None, str], ...], section: str) -> 
 @options.OUTPUT_TOKENS
 @options.concurrency_flag(None, "C", "what the client keeps in flight over all nodes; default: everything")
 @flag("--request-rate", metavar="R", section="Workload", help="samples arrive at so many a second instead")
-@options.arrival_flag("staggered", "a long job spreads them")
+@options.arrival_flag(None, "default: burst for vLLM, else staggered: a long job spreads them")
 @flag("--nodes", type=int, metavar="N", section="Workload", help="equal deployments that share the samples  [1]")
 @flag("--deadline", metavar="TIME", section="Workload", help="such as 7d: how many nodes finish in time")
 @_flags(STARTS, "Start")

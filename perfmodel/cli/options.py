@@ -190,7 +190,7 @@ def concurrency_flag(default: str | None = "1,8,32,128", metavar: str = "N,N,...
 
 
 def arrival_flag(default: str | None = None,
-                 words: str = "default: burst for SGLang, staggered for vLLM") -> Decorator:  # fmt: skip
+                 words: str = "default: burst; staggered for TensorRT-LLM") -> Decorator:  # fmt: skip
     """--arrival."""
     return flag("--arrival", type=click.Choice(["burst", "staggered"]), default=default,
                 show_default=default is not None, section="Workload",

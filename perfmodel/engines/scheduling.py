@@ -28,8 +28,8 @@ class Scheduling:
 def scheduling(engine: ModuleType, options: Options) -> Scheduling:
     """The rules in force for these options.
 
-    With an overlapped scheduler (vLLM --async-scheduling, SGLang's event_loop_overlap, TensorRT-LLM's overlap scheduler)
-    a request waits for the rest of the forward under way and for the one behind it.
+    With an overlapped scheduler (vLLM --async-scheduling, SGLang's event_loop_overlap, TensorRT-LLM's overlap
+    scheduler) a request waits for the rest of the forward under way and for the one behind it.
 
     Sources: vLLM v1/core/sched/scheduler.py (running requests first, then waiting ones while tokens are left; a request
     that finds no block takes the youngest one's, whose blocks the prefix cache keeps at the end of its queue), before

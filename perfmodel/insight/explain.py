@@ -149,11 +149,11 @@ def _derived(figure: str, d: Deployment, ask: Question) -> dict[str, float]:
     seconds = loop_seconds(d, ask, curve)
     if figure == "ttft":
         value = float(curve.ttft_s[0][0])
-        if running < ask.concurrency:           # the queue answers to more than one step and one prefill
+        if ask.concurrency > d.options.dp:  # a queue and a common start answer to more than one step and one prefill
             return {}
-        weights = {"t_step": seconds["t_step"] / 2 / value, "t_prefill": seconds["t_prefill"] / value, "t_stall": 0.0}
+        weights = {"t_step": 0.0, "t_prefill": seconds["t_prefill"] / value, "t_stall": 0.0}
     else:
-        rate, symbols = rate_formula(running, d.options.dp, ask.outputs.mean)
+        rate, symbols = rate_formula(d, running, ask.outputs.mean)
         at = {symbols[name]: number for name, number in seconds.items()}
         value = float(rate.xreplace(at))
         weights = {name: float(rate.diff(symbol).xreplace(at)) * seconds[name] / value

@@ -11,7 +11,7 @@ import numpy as np
 from perfmodel.costs.serving import closed_loop_tpot_s, request_s
 from perfmodel.deployment import Deployment
 from perfmodel.insight.symbolic import prefill_formula, step_formula
-from perfmodel.serving.closed_loop import closed_loop
+from perfmodel.serving.closed_loop import closed_loop, steps_before_s
 from perfmodel.serving.curve import ServingCurve
 from perfmodel.serving.frontend import FRONT
 from perfmodel.serving.lengths import Lengths
@@ -105,14 +105,15 @@ def _text(expression: Any) -> str:
     return str(expression.xreplace(short))
 
 
-def rate_formula(running: float, copies: int, made: float) -> tuple[Any, dict[str, Any]]:
+def rate_formula(d: Deployment, running: float, made: float) -> tuple[Any, dict[str, Any]]:
     """Tokens a second from the closed loop, in symbols: its step, its prefill and the stall of one prefill. [1/s]"""
     import sympy
 
     names = ("t_step", "t_prefill", "t_stall", "prefill_interference")
     t = {name: sympy.Symbol(name, positive=True) for name in names}
-    tpot = closed_loop_tpot_s(t["t_step"], t["t_stall"], running / copies, made, t["prefill_interference"])
-    return running * made / request_s(t["t_prefill"] + t["t_step"] / 2, tpot, made), t
+    here = running / d.options.dp
+    tpot = closed_loop_tpot_s(t["t_step"], t["t_stall"], here, made, t["prefill_interference"])
+    return running * made / request_s(t["t_prefill"] + steps_before_s(d, here, tpot), tpot, made), t
 
 
 def loop_seconds(d: Deployment, ask: Question, curve: ServingCurve) -> dict[str, float]:
@@ -130,11 +131,12 @@ def _tok_s(d: Deployment, ask: Question) -> Built:
     """The closed loop: seconds that a request lives, and where they go."""
     curve = curve_of(d, ask, uncertain=True)
     running, made = float(curve.running[0]), ask.outputs.mean
-    rate, symbols = rate_formula(running, d.options.dp, made)
+    rate, symbols = rate_formula(d, running, made)
     values = loop_seconds(d, ask, curve)
     value, low, high = (float(band[0]) for band in curve.output_tok_s)
     one, tpot, life = values["t_step"], float(curve.tpot_s[0][0]), running * made / value
-    shares = {"first token: prefill": values["t_prefill"], "first token: half a step": one / 2,
+    before = float(steps_before_s(d, running / d.options.dp, tpot))
+    shares = {"first token: prefill": values["t_prefill"], "first token: steps of others": before,
               "decode steps": (made - 1) * one, "prefills of others": (made - 1) * (tpot - one)}
     parts = tuple(Part(name, "", s, s / life) for name, s in sorted(shares.items(), key=lambda item: -item[1]))
     return value, low, high, _text(rate), parts, {**values, "running": running, "TTFT": float(curve.ttft_s[0][0])}
@@ -146,16 +148,20 @@ def _ttft(d: Deployment, ask: Question) -> Built:
     value, low, high = (float(band[0]) for band in curve.ttft_s)
     formula = prefill_formula(d, ask.alone(d), ask.inputs.mean - ask.alone(d))
     seconds = loop_seconds(d, ask, curve)
-    whole, half = seconds["t_prefill"], seconds["t_step"] / 2
+    whole, running = seconds["t_prefill"], float(curve.running[0])
+    before = float(steps_before_s(d, running / d.options.dp, float(curve.tpot_s[0][0])))
     front = FRONT.alone_s(ask.inputs.mean)
-    rest = value - front - whole - half
+    steady = float(closed_loop(d, np.array([ask.concurrency]), ask.inputs, ask.outputs, ask.arrival, False,
+                               rounds=np.inf).ttft_s[0][0])
+    queue, start = steady - front - whole - before, value - steady
     rows = [Part(f"prefill: {t.name}", _text(t.expression), t.seconds, t.seconds / value) for t in formula.terms]
-    others = {"half a decode step": half, "between client and scheduler": front, "queue": rest,
+    others = {"steps of others": before, "between client and scheduler": front, "queue": queue,
+              "all streams start at once": start,
               "prefill: beside its formula": whole - formula.seconds}
     rows += [Part(name, "", s, s / value) for name, s in others.items() if abs(s) > 1e-9 * value]
     values = {str(symbol): number for symbol, number in formula.values.items()}
-    values |= {"t_front": front, "t_prefill": whole, "t_step": 2 * half, "t_queue": max(rest, 0.0)}
-    return (value, low, high, "t_front + t_prefill + t_step/2 + t_queue",
+    values |= {"t_front": front, "t_prefill": whole, "t_others": before, "t_queue": queue, "t_start": start}
+    return (value, low, high, "t_front + t_prefill + t_others + t_queue + t_start",
             tuple(sorted(rows, key=lambda part: -abs(part.value))), values)
 
 

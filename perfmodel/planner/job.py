@@ -18,6 +18,7 @@ from perfmodel.planner.job_power import Draw, draw_of
 from perfmodel.planner.job_start import Start, positive, start_of
 from perfmodel.step.factors import Z80
 from perfmodel.step.memory import memory
+from perfmodel.step.slots import usual_arrival
 
 AT_ONCE_S = 1.0  # work between two checkpoints where every finished answer is written by itself
 # For the reader who has no rate of his own: 419 unexpected interruptions of 16,384 GPUs in 54 days of training
@@ -123,7 +124,7 @@ def size_job(
     storage_bandwidth: float | None = None,
     host_memory: float | None = None,
     warmup: float | None = None,
-    arrival: str = "staggered",
+    arrival: str | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Job:
     """Wall time of a batch job whose requests all wait in the queue from the start.
@@ -135,8 +136,9 @@ def size_job(
     the answers in flight, and what was finished since the last write (``checkpoint_interval`` [s]; by default each
     answer is written when it is done). ``load_rate`` [B/s] of a rank, ``storage_bandwidth`` [B/s] and ``host_memory``
     [B] of a node, ``warmup`` [s], ``gpu_power`` [W] replace assumptions. ``arrival`` as in `predict`; a long job
-    replaces its requests many times, so its pipeline slots end up evenly filled.
+    replaces its requests many times, so that its pipeline slots end up evenly filled, but for vLLM's.
     """
+    arrival = arrival or usual_arrival(deployment.options, lasting=True)
     work = work_of(samples, input_tokens, output_tokens, requests, concurrency, request_rate, arrival)
     failing = _failing(restarts, failure_rate, checkpoint_interval, checkpoint_time)
     for name, price in (("price_per_gpu_hour", price_per_gpu_hour), ("price_per_kwh", price_per_kwh)):

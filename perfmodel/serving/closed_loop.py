@@ -74,7 +74,10 @@ def closed_loop(
         inputs.mean,
         outputs.mean,
         tuple(warnings),
-        (*deployment.assumptions, *_notes(deployment, placement, slots.rule, inputs.spread + outputs.spread > 0, rounds)),
+        (
+            *deployment.assumptions,
+            *_notes(deployment, placement, slots.rule, inputs.spread + outputs.spread > 0, rounds),
+        ),
         percentiles={
             **_ttft_percentiles(loop, times, together, shape),
             **_tpot_percentiles(first(tpot, shape), first(stall, shape), running, outputs.mean),

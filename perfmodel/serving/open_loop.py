@@ -34,13 +34,17 @@ def open_loop(
     curve = closed_loop(deployment, flight, inputs, outputs, arrival, rounds=np.inf)
     over = rates > capacity
     busy = np.minimum(rates / capacity, 1.0)
-    before = steps_before_s(deployment, np.maximum(flight / deployment.options.dp, 1.0), curve.tpot_s[0])
+    copies = np.maximum(flight / deployment.options.dp, 1.0)
+    before = steps_before_s(deployment, copies, curve.tpot_s[0])
+    # what others' prefills add to the steps that come first is waited for in the queue below, and only there
+    twice = steps_before_s(deployment, copies, curve.parts.get("prefill of others", 0.0))
     prefill = np.maximum(curve.ttft_s[0] - FRONT.alone_s(inputs.mean) - before, 0.0)
     beside = _beside(curve, deployment, prefill, outputs.mean)
     service = prefill + beside
     load = np.minimum(rates / deployment.options.dp * service, 0.999)
     wait = queue_wait_s(load, service, 1.0 + inputs.spread**2)
-    ttft = _waiting(curve.ttft_s, beside + queue_wait_quantile_s(load, wait, 0.5), over)
+    extra = beside - twice
+    ttft = _waiting(curve.ttft_s, extra + queue_wait_quantile_s(load, wait, 0.5), over)
     tokens = np.minimum(rates, capacity) * outputs.mean
     low, high = (
         np.minimum(values, rates * outputs.mean)
@@ -54,7 +58,7 @@ def open_loop(
             f"rates above the capacity of {capacity:.3g} requests/s ({listed}): the queue grows without bound"
         )
     tails = {
-        name: np.where(over, np.nan, values + (beside + _tail(load, wait, name) if name.startswith("ttft") else 0.0))
+        name: np.where(over, np.nan, values + (extra + _tail(load, wait, name) if name.startswith("ttft") else 0.0))
         for name, values in curve.percentiles.items()
     }
     notes = (

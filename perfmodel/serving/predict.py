@@ -17,6 +17,7 @@ from perfmodel.serving.lengths import parse_lengths
 from perfmodel.serving.open_loop import open_loop
 from perfmodel.serving.service import Service, engine_of, imbalance, prompt_of, with_limits, with_offload, with_router
 from perfmodel.serving.validity import claim
+from perfmodel.step.slots import usual_arrival
 
 MOST_POINTS = 10_000
 
@@ -38,12 +39,12 @@ def predict(
 
     Give ``concurrency`` (requests in flight over the whole deployment) or ``request_rate`` (Poisson arrivals per
     second). With ``concurrency``, TTFT is the mean over a benchmark of so many ``requests`` (default: ten times the
-    concurrency) whose first ones come all at once. ``input_tokens`` and ``output_tokens`` are numbers or distributions; mean and spread enter. ``arrival``
-    says how a pipeline's slots are filled: "burst" (SGLang's default: requests that come together crowd into one slot)
-    or "staggered" (vLLM's default, and where long runs end up); rates arrive staggered. ``disaggregation`` such as
-    "2:6" makes two copies of the deployment prefill and six decode, ``kv_bandwidth`` apart. ``service`` takes the
-    fields of `Service`: images and tokens_per_image, router, offload_hit_rate, offload_from, offload_bandwidth,
-    ttft_limit_s, tpot_limit_s.
+    concurrency) whose first ones come all at once. ``input_tokens`` and ``output_tokens`` are numbers or distributions;
+    mean and spread enter. ``arrival`` says how a pipeline's slots are filled: "burst" (crowded into one slot: vLLM's
+    way, and SGLang's where requests come together) or "staggered" (evenly: SGLang's at a rate, TensorRT-LLM's).
+    ``disaggregation`` such as "2:6" makes two copies of the deployment prefill and six decode, ``kv_bandwidth`` apart.
+    ``service`` takes the fields of `Service`: images and tokens_per_image, router, offload_hit_rate, offload_from,
+    offload_bandwidth, ttft_limit_s, tpot_limit_s.
     """
     extra = _service(service)
     extra.check(deployment)
@@ -60,7 +61,7 @@ def predict(
         curve = closed_loop(engine, flight, inputs, outputs, arrival, rounds=_rounds(requests, flight))
     else:
         assert rates is not None
-        curve = open_loop(engine, rates, inputs, outputs, arrival or "staggered")
+        curve = open_loop(engine, rates, inputs, outputs, arrival or usual_arrival(engine.options, lasting=True))
     notes.append(claim(engine, np.asarray(curve.running), inputs, outputs))
     curve = replace(curve, assumptions=(*curve.assumptions, *notes))
     if extra.router != "even" and disaggregation is None:

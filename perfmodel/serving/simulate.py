@@ -17,6 +17,7 @@ from perfmodel.serving.frontend import FRONT, NOTE, Front
 from perfmodel.serving.scheduler import Copy
 from perfmodel.serving.tables import ServerTables, server_tables
 from perfmodel.step.memory import kv_pool
+from perfmodel.step.slots import usual_arrival
 
 ROUTERS = ("round-robin", "least-loaded")
 MOST_REQUESTS = 5_000_000
@@ -113,7 +114,7 @@ def simulate(
     outputs: Any,
     arrivals: Any = None,
     concurrency: int | None = None,
-    arrival: str = "staggered",
+    arrival: str | None = None,
     hash_ids: Sequence[Sequence[int]] | None = None,
     block: int = 512,
     router: str = "round-robin",
@@ -139,6 +140,7 @@ def simulate(
     copies = min(deployment.options.dp, concurrency or deployment.options.dp)  # fewer requests leave some idle
     share = None if concurrency is None else max(1, round(concurrency / copies))
     largest = max(1, min(len(new) if share is None else share, len(new)))
+    arrival = arrival or usual_arrival(deployment.options, lasting=True)
     tables = server_tables(
         deployment, largest, float(np.mean(new) + np.mean(out) / 2), arrival, float(np.mean(new))
     )
