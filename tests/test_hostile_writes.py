@@ -17,7 +17,7 @@ TESTS = Path(__file__).parent
 LLAMA = ("--model", "llama-3.1-8b", "--node", "8x-h100-sxm")
 ROWS = "concurrency,output_tok_s,input_tokens,output_tokens\n1,100,100,100\n8,700,100,100\n32,2000,100,100\n"
 DOCTOR = "vllm serve meta-llama/Llama-3.1-8B -tp 2"
-ASKED = [["memory", *LLAMA], ["predict", *LLAMA], ["step", *LLAMA], ["compare", *LLAMA], ["job", *LLAMA],
+ASKED = [["memory", *LLAMA], ["predict", *LLAMA], ["step", *LLAMA], ["compare", *LLAMA], ["job", *LLAMA, "--samples=9"],
          ["plan", "--model", "llama-3.1-8b", "--node", "2x-h100-sxm"], ["catalog"], ["explain", "tok_s", *LLAMA],
          ["doctor", DOCTOR, "--node", "8x-h100-sxm"]]  # fmt: skip
 

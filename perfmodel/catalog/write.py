@@ -69,6 +69,8 @@ def in_place_of(path: str | os.PathLike[str]) -> Iterator[str]:
     target = Path(path)
     try:
         target = target.resolve() if target.is_symlink() else target                    # a link stays a link
+        if target.is_symlink():                                 # to itself; Python before 3.13 says so above
+            raise RuntimeError
         handle, aside = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name[:40]}-", suffix=target.suffix[:20])
         os.close(handle)
     except (OSError, ValueError, RuntimeError) as error:        # odd characters; a link to itself

@@ -9,8 +9,8 @@ from perfmodel.cli.output import print_json
 
 
 @click.command(cls=Question, short_help="the JSON Schema of a command's --json",
-               epilog=examples("perfmodel schema", "perfmodel schema memory",
-                               "perfmodel schema catalog show"))  # fmt: skip
+               epilog=examples("perfmodel schema", "perfmodel schema memory --json",
+                               "perfmodel schema catalog show --json"))  # fmt: skip
 @click.argument("name", nargs=-1, metavar="[COMMAND]")
 @JSON
 def schema(name: tuple[str, ...], as_json: bool) -> None:

@@ -379,4 +379,5 @@ def schema(name: str) -> dict[str, Any]:
     if name not in PRINTED:
         raise UnknownName("command that prints JSON", name, PRINTED)
     made = TypeAdapter(PRINTED[name]).json_schema(mode="serialization")
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": f"perfmodel {name} --json", **made}
+    head = {"$schema": "https://json-schema.org/draft/2020-12/schema"}
+    return {**head, **made, "title": f"perfmodel {name} --json"}

@@ -6,10 +6,7 @@ import math
 from collections.abc import Iterator
 
 from perfmodel.engines.versions import at_least
-from perfmodel.errors import PerfModelError
 from perfmodel.insight.case import Candidate, Case, share
-from perfmodel.insight.variants import changed
-from perfmodel.step import step
 
 
 def crowded_slot(case: Case) -> Iterator[Candidate]:
@@ -45,27 +42,10 @@ def async_depth(case: Case) -> Iterator[Candidate]:
         f"the loop has {o.pp} slots for {o.pp} stages. Having launched one micro-batch, the host of a stage waits for "
         "the last stage's tokens of the next, processes them and schedules, and only then launches: the GPU stands "
         "still meanwhile. Depth hands the tokens over one round earlier, so that the host works beside the GPU. Asked "
-        "with evenly filled slots on both sides; the model takes the host as hidden on both, so the effect is a "
-        "lower bound",
+        "with evenly filled slots on both sides",
         f"SGLang {'0.5.9' if older else o.version} managers/scheduler_pp_mixin.py event_loop_pp",
-        by_concurrency=deeper, before=even, version="0.5.9" if older else "", always=True, notes=_unhidden(case),
+        by_concurrency=deeper, before=even, version="0.5.9" if older else "", always=True,
     )
-
-
-def _unhidden(case: Case) -> tuple[str, ...]:
-    """What depth is worth at most: the calibrated host loop of a micro-batch, in line with the stage that waits."""
-    o, factors = case.options, case.deployment.calibration.parameters
-    host = factors["micro_batch_s"].value * factors["host_speed"].value
-    load = max(case.concurrency)
-    inside = max(1.0, load / o.dp)
-    slots = min(inside, o.pp)
-    even = {"max_micro_batch": share(load, o, o.pp)}
-    try:
-        cost = step(changed(case.deployment, even), batch=inside, context=case.tokens, arrival="staggered")
-    except PerfModelError:
-        return ()
-    most = slots * host / float(cost.seconds)
-    return (f"at most {100 * most:.1f} % at C={load:g}: {1e3 * host:.2f} ms of host a micro-batch, not hidden at all",)
 
 
 def uneven_stages(case: Case) -> Iterator[Candidate]:

@@ -22,7 +22,7 @@ from perfmodel.step.factors import factors_of
 from perfmodel.step.machine import machine_of
 from perfmodel.step.memory import running_limit
 from perfmodel.step.operations import Bench, Load, Row
-from perfmodel.step.slots import Occupancy, occupancy
+from perfmodel.step.slots import Occupancy, loop_in_line, occupancy
 
 FROZEN = ("routing_concentration_random", "routing_concentration_identical")   # enter through powers of the batch
 
@@ -124,12 +124,13 @@ def _slot(placement: Placement, bench: Bench, number: dict[str, float], symbol: 
     loop = f["micro_batch_s"] * f["host_speed"] if placement.stages > 1 else 0
     if placement.stages > 1 and d.engine.overlaps_host(d.options):
         loop = loop + f["pipeline_hop_s"] * f["host_speed"]
-    more = loop + (f["host_sequence_s"] * sequences if np.all(eager) else 0)
-    return _stages(placement, bench, number, symbol, load, bool(np.all(eager)), more)
+    beside, line = (0, loop) if loop_in_line(d.options) else (loop, 0)
+    more = beside + (f["host_sequence_s"] * sequences if np.all(eager) else 0)
+    return _stages(placement, bench, number, symbol, load, bool(np.all(eager)), more, line)
 
 
 def _stages(placement: Placement, bench: Bench, number: dict[str, float], symbol: _Symbols, load: Load, eager: bool,
-            host: Any) -> list[_Stage]:
+            host: Any, line: Any = 0) -> list[_Stage]:
     """Rows of every stage for a load; stages that are alike are built once."""
     d, tokens = placement.deployment, load.tokens
     silent = replace(placement, deployment=replace(d, engine=SimpleNamespace(    # type: ignore[arg-type]
@@ -146,12 +147,12 @@ def _stages(placement: Placement, bench: Bench, number: dict[str, float], symbol
             rows = [forward.scale(row, n) for k, n in many for row in kinds[k]]
             rows += forward.stage_edges(silent, bench, stage, load)
             rows += _step_calls(placement, bench, number, symbol, stage, load)
-            known[key] = _stage(placement, bench, rows, eager, host, symbol, hop)
+            known[key] = _stage(placement, bench, rows, eager, host, line, symbol, hop)
         stages.append(known[key])
     return stages
 
 
-def _stage(placement: Placement, bench: Bench, rows: list[Row], eager: bool, host: Any, symbol: _Symbols,
+def _stage(placement: Placement, bench: Bench, rows: list[Row], eager: bool, host: Any, line: Any, symbol: _Symbols,
            hop: Any) -> _Stage:
     f = bench.factors
     rows = [replace(row, seconds=active(row.seconds, symbol.values)) for row in forward.merge(rows)]
@@ -160,7 +161,7 @@ def _stage(placement: Placement, bench: Bench, rows: list[Row], eager: bool, hos
         launch = f["eager_kernel_s"] * f["host_speed"]
         host = host + eager_host_s(forward.total(rows, "kernels"), launch, placement.deployment.options.tp,
                                    f["eager_rank_spread"])
-    exposed = host - device if _value(host - device, symbol) > 0 else 0
+    exposed = (host - device if _value(host - device, symbol) > 0 else 0) + line
     return _Stage(rows, device + exposed, exposed, hop)
 
 

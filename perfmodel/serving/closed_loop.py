@@ -172,7 +172,7 @@ def stacked(loops: list[Loop]) -> Loop:
         active=joined(lambda loop: loop.active),
         limit=joined(lambda loop: loop.limit),
         slots=Occupancy(joined(lambda loop: loop.slots.batch), joined(lambda loop: loop.slots.count),
-                        first_of.slots.rule),
+                        first_of.slots.rule, joined(lambda loop: loop.slots.in_line)),
         graphs=forward.Graphs(joined(lambda loop: loop.graphs.padded), joined(lambda loop: loop.graphs.eager),
                               joined(lambda loop: loop.graphs.prefill_tokens)),
         chunk=joined(lambda loop: loop.chunk),

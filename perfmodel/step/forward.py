@@ -179,13 +179,14 @@ def decode(
     ahead = d.engine.overlaps_host(d.options)  # the next step is prepared beside this one, and may take longer
     if placement.stages > 1 and ahead:
         loop = loop + factors["pipeline_hop_s"] * factors["host_speed"]
+    line_s = loop * np.asarray(slots.in_line)
     host = [
         np.where(graphs.eager, eager_host_s(kernels, launch, d.options.tp, factors["eager_rank_spread"]), 0.0)
         + np.where(graphs.eager | ahead, factors["host_sequence_s"] * factors["host_speed"] * sequences, 0.0)
-        + loop
+        + (loop - line_s)
         for kernels in staged.sums("kernels")
     ]
-    found = _assemble(placement, staged, host, hop, factors, slots, np.where(graphs.eager, 0.0, sequences))
+    found = _assemble(placement, staged, host, line_s, hop, factors, slots, np.where(graphs.eager, 0.0, sequences))
     return beside(found, d, batch, factors)
 
 
@@ -193,14 +194,18 @@ def _assemble(
     placement: Placement,
     staged: Stages,
     host: list[Any],
+    line_s: Any,
     hop: Row | None,
     factors: dict[str, Any],
     slots: Occupancy,
     sequences: Any,
 ) -> Forward:
-    """Stages -> round: the trip of the fullest slot, and what it waits for the slowest stage."""
+    """Stages -> round: the trip of the fullest slot, and what it waits for the slowest stage.
+
+    ``host`` [s] runs beside the device, ``line_s`` [s] of a micro-batch holds it up.
+    """
     device = staged.sums()
-    exposed = [exposed_s(h, t) for h, t in zip(host, device, strict=True)]
+    exposed = [exposed_s(h, t) + line_s for h, t in zip(host, device, strict=True)]
     stage_s = [t + e for t, e in zip(device, exposed, strict=True)]
     fixed = _pick(between_steps(placement.deployment, factors, sequences))
     traverse = _pick(sum(stage_s))
@@ -221,7 +226,7 @@ def _assemble(
             Row("wait for the slowest stage", seconds - traverse, bound="pipeline"),
         )
 
-    return Forward(seconds, _pick(sum(device)), _pick(sum(host)), slots.rule, rows)
+    return Forward(seconds, _pick(sum(device)), _pick(sum(h + line_s for h in host)), slots.rule, rows)
 
 
 def between_steps(d: Deployment, factors: dict[str, Any], sequences: Any) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ class Occupancy:
     batch: np.ndarray  # (1, 2, ...): axis of draws, axis of slots, shape of the question
     count: np.ndarray  # (1, 2, ...)
     rule: str
+    in_line: Any = False  # whether the host's loop holds up the stages: `loop_in_line`
 
 
 def usual_arrival(options: Options, lasting: bool = False) -> str:
@@ -36,6 +37,15 @@ def usual_arrival(options: Options, lasting: bool = False) -> str:
     return "burst" if options.engine == "sglang" and not lasting else "staggered"
 
 
+def loop_in_line(options: Options) -> bool:
+    """Whether a stage stands still while the host takes a micro-batch's tokens and makes up the next micro-batch.
+
+    SGLang without async depth (managers/scheduler_pp_mixin.py event_loop_pp): the host launches one micro-batch, waits
+    for the last stage's tokens of another, processes them, schedules, and only then launches again.
+    """
+    return options.engine == "sglang" and options.pp > 1 and not options.async_depth
+
+
 def occupancy(deployment: Deployment, batch: Any, max_running: int, arrival: str | None = None) -> Occupancy:
     """How the engine deals ``batch`` running sequences to its slots.
 
@@ -45,6 +55,11 @@ def occupancy(deployment: Deployment, batch: Any, max_running: int, arrival: str
     """
     if arrival not in (None, *ARRIVALS):
         raise UnknownName("arrival", str(arrival), ARRIVALS)
+    dealt = _dealt(deployment, batch, max_running, arrival)
+    return replace(dealt, in_line=loop_in_line(deployment.options))
+
+
+def _dealt(deployment: Deployment, batch: Any, max_running: int, arrival: str | None) -> Occupancy:
     options, engine = deployment.options, deployment.engine
     running = np.maximum(np.asarray(batch, float), 1.0)
     if options.pp == 1:
