@@ -19,6 +19,7 @@ from perfmodel.serving.closed_loop import Loop, loop_of, loop_times
 from perfmodel.serving.lengths import Lengths
 from perfmodel.step.factors import NAMES, idle_factors
 from perfmodel.step.memory import kv_pool
+from perfmodel.step.slots import usual_arrival
 
 STEPS = "h200-vllm-steps-2026-11"
 SERVED, EXCLUDED = "e2e-tpot", "e2e-excluded"
@@ -131,7 +132,7 @@ def _share(loop: Loop, deployment: Deployment) -> Any:
 def _loop(deployment: Deployment, row: dict[str, str]) -> Loop:
     spread, flight = SPREADS[row["lengths"]], np.array([float(row["concurrency"])])
     inputs, outputs = (Lengths(float(row[key]), spread, row["lengths"]) for key in ("isl", "osl"))
-    return loop_of(deployment, flight, inputs, outputs, "staggered")
+    return loop_of(deployment, flight, inputs, outputs, usual_arrival(deployment.options, lasting=True))
 
 
 def join(loops: list[Loop]) -> Loop:
