@@ -157,7 +157,7 @@ def test_readme_opens_with_the_two_commands() -> None:
     first = fences((ROOT / "README.md").read_text(), "sh")[0][1].splitlines()
     assert len(first) == 2
     assert first[0].startswith("pip install . && perfmodel memory ")
-    assert first[1].endswith("pytest")
+    assert first[1].endswith("pytest -n auto")
 
 
 def test_the_readers_see_what_they_should() -> None:

@@ -40,10 +40,9 @@ def test_a_write_that_is_stopped_leaves_the_old_file(stop: BaseException, before
     path = tmp_path / "a.yaml"
     if before:
         path.write_text(before)
-    with pytest.raises((BadInput, type(stop) if isinstance(stop, BaseException) else stop)):
-        with in_place_of(path) as aside:
-            Path(aside).write_text("half of the n")
-            raise stop
+    with pytest.raises((BadInput, type(stop) if isinstance(stop, BaseException) else stop)), in_place_of(path) as aside:
+        Path(aside).write_text("half of the n")
+        raise stop
     assert (path.read_text() if path.exists() else None) == before
     assert left_over(tmp_path) == []
 

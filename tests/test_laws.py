@@ -27,6 +27,7 @@ from perfmodel.step.factors import factors_of
 
 TIMES = int(os.environ.get("LAWS", "1"))        # LAWS=20: twenty times as many examples
 
+
 def examples(count: int) -> Any:
     """So many examples of a law, without a limit on the time of one."""
     return settings(max_examples=count * TIMES, deadline=None)
@@ -251,7 +252,7 @@ def test_a_fit_finds_the_planted_factor_from_two_starts(d: Deployment, times: fl
     truth = d.calibration.parameters["kernel_s"].value * times
     batch = [1.0, 2.0, 4.0, 16.0, 64.0]
     measured = pm.step(with_factors(d, {"kernel_s": truth}), batch=batch).seconds
-    assume(pm.step(with_factors(d, {"kernel_s": 1.5 * truth}), batch=1).seconds > 1.01 * measured[0])
+    assume(pm.step(with_factors(d, {"kernel_s": 1.5 * truth}), batch=1).seconds > 1.05 * measured[0])
 
     def residuals(factors: Any) -> np.ndarray:
         value = float(factors.values[factors.names.index("kernel_s")])

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 import perfmodel as pm
 from perfmodel.errors import BadInput
 from perfmodel.serving.frontend import FRONT
+from perfmodel.serving.simulate import simulate
 
 CASE = {"cuda_graphs": False, "max_sequences": 64, "memory_fraction": 0.92}
 STRATEGIES: dict[str, dict[str, Any]] = {
@@ -181,3 +182,26 @@ def test_compare_ranks_by_throughput_and_puts_what_does_not_fit_last() -> None:
     assert all(entry["command"] for entry in ranked)
     with pytest.raises(BadInput):
         pm.compare([])
+
+
+def test_ttft_of_a_longer_run_forgets_its_start() -> None:
+    d = DEPLOYED["vllm tp8"]
+    load: dict[str, Any] = {"concurrency": [8, 64], "input_tokens": 1000, "output_tokens": 500}
+    short, usual, long = (pm.predict(d, requests=n, **load).ttft_s[0] for n in (64, None, 1e9))
+    assert np.all(long < usual) and short[1] > usual[1]
+    alone = [pm.predict(d, concurrency=1, input_tokens=1000, requests=n).ttft_s[0][0] for n in (1, 1e9)]
+    assert alone[0] == pytest.approx(alone[1], rel=1e-9, abs=0)  # nobody starts beside it
+
+
+def test_the_first_round_is_that_of_the_simulator() -> None:
+    """One round: every prompt comes at once, and its mean TTFT is half of the last one's."""
+    d = DEPLOYED["vllm tp8"]
+    run = simulate(d, inputs=np.full(64, 1000), outputs=np.full(64, 500), concurrency=64)
+    form = pm.predict(d, concurrency=64, input_tokens=1000, output_tokens=500, requests=64)
+    assert form.ttft_s[0][0] == pytest.approx(float(np.mean(run.ttft_s)), rel=0.15, abs=0)
+
+
+@pytest.mark.parametrize("requests", [7, "many", float("nan"), -1])
+def test_too_few_requests_are_refused(requests: Any) -> None:
+    with pytest.raises(BadInput, match="requests"):
+        pm.predict(DEPLOYED["vllm tp8"], concurrency=8, requests=requests)

@@ -53,8 +53,8 @@ _OWN = ("target", "gpus", "concurrency", "input_tokens", "output_tokens", "max_t
       help="also pools of copies that prefill and decode apart, where several copies fit")
 @flag("--target", default="throughput", show_default=True, metavar="WORD", section="Target",
       help="throughput, throughput_per_gpu, latency, cost, or time (of --samples)")
-@flag("--max-ttft-ms", type=float, metavar="MS", section="Target", help="limit on the median TTFT")
-@flag("--max-tpot-ms", type=float, metavar="MS", section="Target", help="limit on the median TPOT")
+@flag("--max-ttft-ms", type=float, metavar="MS", section="Target", help="limit on the TTFT")
+@flag("--max-tpot-ms", type=float, metavar="MS", section="Target", help="limit on the TPOT")
 @PRICE
 @flag("--price", "prices", multiple=True, metavar="NAME=MONEY", section="Money",
       help="the same of one node or accelerator; once for each")

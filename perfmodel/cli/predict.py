@@ -19,6 +19,7 @@ from perfmodel.cli.options import (
     numbers,
     picture_flag,
     quantity,
+    whole,
     workload_flags,
 )
 from perfmodel.cli.output import check_picture, show, warn
@@ -48,6 +49,8 @@ SERVICE = ("images", "tokens_per_image", "router", "offload_hit_rate", "offload_
 @deployment_flags
 @workload_flags
 @click.option("--request-rate", metavar="R,R,...", help="Poisson arrivals a second, in place of --concurrency.")
+@flag("--requests", metavar="N", section="Workload",
+      help="of the whole benchmark, whose first ones come at once (TTFT); default: ten times the concurrency")
 @flag("--images", metavar="N", section="Service", help="images a request")
 @flag("--tokens-per-image", metavar="N", section="Service", help="of one image [tokens]")
 @flag("--router", metavar="NAME", section="Service",
@@ -79,6 +82,8 @@ def predict(**given: Any) -> None:
     load = workload(given)
     if given["request_rate"] is not None:
         load = {**load, "concurrency": None, "request_rate": numbers("request_rate", given["request_rate"])}
+    if given["requests"] is not None:
+        load = {**load, "requests": whole("requests", given["requests"])}
     curve = ask(d, **load, **service(given))
     points = measured_points(rows, [curve])
     show(curve, lambda: curve_text(curve, points[0]), given, measured=points)

@@ -167,7 +167,7 @@ class Collective(Answer):
 
 
 class Rates(Answer):
-    """One load: medians over requests, 80 % bands."""
+    """One load: TTFT and TPOT of a request, 80 % bands."""
 
     concurrency: Maybe = Field(default=None, description="of a closed loop")
     request_rate: Maybe = Field(default=None, description="of an open loop [1/s]")

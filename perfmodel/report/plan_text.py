@@ -24,7 +24,7 @@ def plan_text(plan: Plan) -> str:
         "",
         *_ranking(plan),
         "",
-        wrapped(f"C: requests in flight; TTFT and TPOT in ms, medians. {_ahead(plan)}"),
+        wrapped(f"C: requests in flight; TTFT and TPOT in ms. {_ahead(plan)}"),
         *_fleet(plan),
         "",
         "Pareto front:",

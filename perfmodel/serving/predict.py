@@ -54,11 +54,14 @@ def predict(
         raise BadInput("give either concurrency or request_rate")
     flight = None if concurrency is None else _points("concurrency", concurrency, 1.0, 1e7)
     rates = None if request_rate is None else _points("request_rate", request_rate, 1e-6, 1e6)
+    rounds = _rounds(requests, flight)
+    if requests is None and (extra.ttft_limit_s or extra.tpot_limit_s):
+        rounds = np.inf  # who asks for goodput asks for a service that lasts
     engine = engine_of(extra, deployment)
     if disaggregation is not None:
         curve = disaggregated(engine, flight, rates, inputs, outputs, disaggregation, kv_bandwidth)
     elif flight is not None:
-        curve = closed_loop(engine, flight, inputs, outputs, arrival, rounds=_rounds(requests, flight))
+        curve = closed_loop(engine, flight, inputs, outputs, arrival, rounds=rounds)
     else:
         assert rates is not None
         curve = open_loop(engine, rates, inputs, outputs, arrival or usual_arrival(engine.options, lasting=True))
@@ -70,10 +73,12 @@ def predict(
     return with_limits(with_offload(curve, extra, deployment, inputs), extra, outputs)
 
 
-def _rounds(requests: Any, flight: np.ndarray) -> Any:
+def _rounds(requests: Any, flight: np.ndarray | None) -> Any:
     """Requests a stream of a closed loop."""
     if requests is None:
         return ROUNDS
+    if flight is None:
+        raise BadInput("requests says how long a run with concurrency is; a request_rate has no end")
     try:
         count = float(requests)
     except (TypeError, ValueError):

@@ -28,6 +28,7 @@ def main(inputs: int, seed: int, names: tuple[str, ...], out: Path, show: int | 
         sys.stdout.buffer.write(numbered(wanted[0], seed, show, PARSERS[wanted[0]].samples()))
         return
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    out.mkdir(parents=True, exist_ok=True)
     state = out / f"seed-{seed}.json"
     done = load(state)
     goals = shares(inputs, wanted)

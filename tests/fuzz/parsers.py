@@ -1,18 +1,15 @@
 """Every parser of perfmodel that reads what a stranger wrote: its samples, and a call on bytes."""
 
 import atexit
-import csv
 import itertools
-import json
 import shutil
-import struct
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, urlencode
+from urllib.parse import parse_qs
 
 import perfmodel as pm
 from perfmodel import engines
@@ -23,7 +20,6 @@ from perfmodel.catalog.gguf import raw_from_gguf
 from perfmodel.catalog.hf import model_from_hf, raw_from_hf
 from perfmodel.catalog.hf_keys import parse_json
 from perfmodel.catalog.load import validate
-from perfmodel.catalog.lookup import files, find
 from perfmodel.catalog.observations import load_kernels, load_observations, load_rows
 from perfmodel.catalog.patterns import Patterns
 from perfmodel.catalog.safetensors import checkpoint_bytes, index_bytes
@@ -46,7 +42,6 @@ from perfmodel.probe.files import nccl_tests_to_csv
 from perfmodel.probe.journal import read_journal
 from perfmodel.probe.machine import parse_nvlinks, parse_smi
 from perfmodel.probe.nccl_tests import parse_nccl_tests
-from perfmodel.probe.plan import Task
 from perfmodel.probe.topology import parse_topo
 from perfmodel.report.measured import matching, read_rows
 from perfmodel.serving.length_files import read_lengths
@@ -57,8 +52,8 @@ from perfmodel.ui import uploads
 from perfmodel.ui.address import from_address, pack, unpack
 from perfmodel.units import split
 
-HERE = Path(__file__).parent
-TESTS = HERE.parent
+from . import samples as of
+
 STATED = Stated(input_tokens=1024.0, output_tokens=128.0, concurrency=8.0)
 SCHEMAS: dict[str, Any] = {"model": ModelArch, "node": Node, "accelerator": Accelerator, "calibration": Calibration,
                            "fabric": Fabric}
@@ -74,128 +69,6 @@ class Parser:
     read: Callable[[bytes], Any]
     samples: Callable[[], list[bytes]]
     share: int = 4
-
-
-# ---------------------------------------------------------------- samples
-
-def corpus(*names: str) -> Callable[[], list[bytes]]:
-    """Samples of folders beside this file."""
-    return lambda: [path.read_bytes() for name in names for path in sorted((HERE / "corpus" / name).iterdir())]
-
-
-def sampled(*patterns: str) -> Callable[[], list[bytes]]:
-    """Files of tests/samples."""
-    return lambda: [path.read_bytes() for pattern in patterns for path in sorted((TESTS / "samples").glob(pattern))]
-
-
-def both(*makers: Callable[[], list[bytes]]) -> Callable[[], list[bytes]]:
-    """All samples of several sources."""
-    return lambda: [sample for make in makers for sample in make()]
-
-
-@cache
-def configs() -> tuple[dict[str, Any], ...]:
-    """config.json of public models."""
-    lines = (TESTS / "tables" / "hf_configs.jsonl").read_text(encoding="utf-8").splitlines()
-    return tuple(json.loads(line)["config"] for line in lines)
-
-
-def small_configs() -> list[bytes]:
-    """Configs of every model type, the shortest of each."""
-    best: dict[str, bytes] = {}
-    for config in configs():
-        text = json.dumps(config, separators=(",", ":")).encode()
-        kind = str(config.get("model_type"))
-        if len(text) < 6_000 and len(text) < len(best.get(kind, b"x" * 10**6)):
-            best[kind] = text
-    return [best[kind] for kind in sorted(best)]
-
-
-def quantizations() -> list[bytes]:
-    """Quantization sections of those configs, short ones."""
-    found = {json.dumps(config["quantization_config"], separators=(",", ":")) for config in configs()
-             if config.get("quantization_config")}
-    return [text.encode() for text in sorted(found) if len(text) < 4_000]
-
-
-def descriptors(kind: str) -> Callable[[], list[bytes]]:
-    """Shipped YAML files of a kind, those of at most 8 kB."""
-    return lambda: [text for _, path in sorted(files(kind).items()) if len(text := path.read_bytes()) <= 8_192]
-
-
-def tables(*names: str) -> Callable[[], list[bytes]]:
-    """Header and first rows of shipped observation files."""
-    return lambda: [b"".join(path.read_bytes().splitlines(keepends=True)[:6])
-                    for name in names if (path := find("observations", name))]
-
-
-def launches() -> list[bytes]:
-    """Launch lines that people wrote."""
-    lines = (TESTS / "samples" / "launch-lines.txt").read_bytes().splitlines()
-    with (TESTS / "tables" / "launch_commands.csv").open(encoding="utf-8", newline="") as file:
-        return lines + [row["command"].encode() for row in csv.DictReader(file)]
-
-
-def gguf() -> list[bytes]:
-    """A small model as GGUF, both byte for byte as llama.cpp lays it out."""
-    def text(word: str) -> bytes:
-        return struct.pack("<Q", len(word)) + word.encode()
-
-    keys = {"block_count": 1, "embedding_length": 256, "feed_forward_length": 512, "attention.head_count": 4,
-            "attention.head_count_kv": 2, "context_length": 2048, "vocab_size": 1000}  # fmt: skip
-    meta = [text("general.architecture") + struct.pack("<I", 8) + text("llama")]
-    meta += [text(f"llama.{key}") + struct.pack("<II", 4, value) for key, value in keys.items()]
-    meta.append(text("tokenizer.ggml.tokens") + struct.pack("<IIQ", 9, 8, 2) + text("a") + text("b"))
-    meta.append(text("llama.rope.scaling") + struct.pack("<IIQ", 9, 6, 2) + struct.pack("<2f", 1.0, 2.0))
-    shapes = {"token_embd": ([256, 1000], 14), "output_norm": ([256], 0), "blk.0.attn_q": ([256, 256], 12),
-              "blk.0.attn_k": ([256, 128], 12), "blk.0.attn_v": ([256, 128], 14), "blk.0.ffn_up": ([256, 512], 12)}
-    rows = [text(f"{name}.weight") + struct.pack(f"<I{len(shape)}QIQ", len(shape), *shape, kind, 0)
-            for name, (shape, kind) in shapes.items()]  # fmt: skip
-    return [b"GGUF" + struct.pack("<IQQ", version, len(rows), len(meta)) + b"".join(meta + rows) for version in (2, 3)]
-
-
-def safetensors() -> list[bytes]:
-    """Headers of safetensors files."""
-    header = {"__metadata__": {"format": "pt"}}
-    at = 0
-    for name, shape, dtype, size in (("model.layers.0.self_attn.q_proj.weight", [8, 4], "BF16", 64),
-                                     ("model.layers.0.mlp.experts.1.up_proj.weight_scale", [8], "F32", 32),
-                                     ("lm_head.weight", [4, 4], "F8_E4M3", 16)):
-        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [at, at + size]}  # type: ignore[dict-item]
-        at += size
-    raw = json.dumps(header).encode()
-    return [struct.pack("<Q", len(raw)) + raw + b"\0" * at]
-
-
-def indexes() -> list[bytes]:
-    """An index of shards."""
-    index = {"metadata": {"total_size": 16_060_522_496.0}, "weight_map": {"a.weight": "1.safetensors"}}
-    return [json.dumps(index).encode()]
-
-
-def journals() -> list[bytes]:
-    """A journal of the probe."""
-    task = Task("all_reduce", "nccl", "bf16", "graph", "default", 2, 1024)
-    lines = [{"machine": {"gpus": ["A"], "driver": "1", "peer_access": [[True]]}},
-             {"task": task.to_dict(), "us": 1.5, "us_min": 1.0, "us_max": 2.0, "iterations": 10, "repeats": 3},
-             {"task": task.to_dict(), "error": "why"}]
-    return ["\n".join(map(json.dumps, lines)).encode()]
-
-
-def addresses() -> list[bytes]:
-    """Addresses of the page."""
-    packed = pack(small_configs()[0].decode())
-    given = [{"model": "qwen3-8b", "strategies": ["tp=2", "tp=1,dp=2"], "fit": "on", "samples": "500", "page": "job"},
-             {"config": packed, "context": "4096", "price": "2.5"}, {"log": pack('{"weights_gib": 14.5}'), "on": "1"},
-             {"measured": pack('["concurrency,output_tok_s\\n8,700"]'), "concurrency": "64"}]
-    return [urlencode(one, doseq=True).encode() for one in given]
-
-
-def strategies() -> list[bytes]:
-    """Strategies as --strategy takes them."""
-    return [b"tp=8,ep=8", b"tp=1,pp=2,layers_per_stage=16,16,cuda_graphs=off", b"tp=2,dp=4,kv_dtype=fp8,context=32k",
-            b"tp=8,dp_attention=8,ep=8,memory_fraction=0.92,max_sequences=256", b"tp=4,speculative=eagle3:3:0.7",
-            b"tp=2,nccl=NCCL_ALGO=Ring,power_limit=450 W", b"engine=sglang==0.5.10,tp=4,page_size=64"]
 
 
 # ---------------------------------------------------------------- calls
@@ -358,48 +231,49 @@ def log_lines(data: bytes) -> Any:
 # Traces and observations go through files; a table that is refused at its header would be most of a blind search, so
 # their samples are short.
 PARSERS: dict[str, Parser] = {
-    "address": Parser(lambda d: from_address(parse_qs(text(d), keep_blank_values=True)), addresses),
+    "address": Parser(lambda d: from_address(parse_qs(text(d), keep_blank_values=True)), of.addresses),
     "packed": Parser(packed, lambda: [pack(t).encode() for t in ('{"weights_gib": 14.5}', '["a,b\\n1,2"]', "x" * 999)]),
-    "bench": Parser(lambda d: read_text_of(text(d), "f", STATED), corpus("bench"), 8),
-    "config": Parser(imported, small_configs, 6),
-    "quantization": Parser(quantized, quantizations, 6),
-    "ignore list": Parser(ignored, corpus("patterns")),
-    "gguf": Parser(as_file(raw_from_gguf, "a.gguf"), gguf),
-    "safetensors": Parser(in_folder(checkpoint_bytes, "model.safetensors"), safetensors),
-    "safetensors index": Parser(in_folder(index_bytes, "model.safetensors.index.json"), indexes, 2),
-    "model": Parser(descriptor("model"), descriptors("model"), 2),
-    "node": Parser(descriptor("node"), both(descriptors("node"), sampled("probed-*.yaml")), 2),
-    "accelerator": Parser(descriptor("accelerator"), descriptors("accelerator"), 2),
-    "calibration": Parser(descriptor("calibration"), descriptors("calibration"), 2),
-    "fabric": Parser(descriptor("fabric"), descriptors("fabric"), 2),
+    "bench": Parser(lambda d: read_text_of(text(d), "f", STATED), of.corpus("bench"), 8),
+    "config": Parser(imported, of.small_configs, 6),
+    "quantization": Parser(quantized, of.quantizations, 6),
+    "ignore list": Parser(ignored, of.corpus("patterns")),
+    "gguf": Parser(as_file(raw_from_gguf, "a.gguf"), of.gguf),
+    "safetensors": Parser(in_folder(checkpoint_bytes, "model.safetensors"), of.safetensors),
+    "safetensors index": Parser(in_folder(index_bytes, "model.safetensors.index.json"), of.indexes, 2),
+    "model": Parser(descriptor("model"), of.descriptors("model"), 2),
+    "node": Parser(descriptor("node"), of.both(of.descriptors("node"), of.sampled("probed-*.yaml")), 2),
+    "accelerator": Parser(descriptor("accelerator"), of.descriptors("accelerator"), 2),
+    "calibration": Parser(descriptor("calibration"), of.descriptors("calibration"), 2),
+    "fabric": Parser(descriptor("fabric"), of.descriptors("fabric"), 2),
     "observations": Parser(as_file(each(load_observations, load_rows), "a.csv"),
-                           tables("h200-vllm-parallel-2026-11", "h200-vllm-served-2026-11"), 2),
-    "kernels": Parser(as_file(load_kernels, "a.csv"), tables("kernels-h200", "h200-probe-2026-11"), 2),
-    "launch log": Parser(lambda d: parse_log(text(d).splitlines()), corpus("launch_log"), 6),
-    "serving log": Parser(log_lines, both(corpus("serving_log"), sampled("*-metrics.txt")), 4),
-    "nccl-tests": Parser(nccl_text, sampled("nccl-tests-*.txt")),
-    "topology": Parser(topology, sampled("topo-*.txt"), 2),
-    "nvidia-smi": Parser(lambda d: (parse_smi(text(d)), parse_nvlinks(text(d))), corpus("machine"), 4),
-    "journal": Parser(lambda d: read_journal(text(d)), journals, 8),
-    "trace csv": Parser(as_file(read_trace, "a.csv"), corpus("trace_csv")),
-    "trace jsonl": Parser(as_file(read_trace, "a.jsonl"), corpus("trace_jsonl")),
-    "lengths": Parser(as_file(lambda path: read_lengths(str(path)), "a.csv"), corpus("lengths")),
-    "progress": Parser(lambda d: progress_of(text(d), "f", None), both(corpus("progress", "serving_log"),
-                                                                       sampled("*-metrics.txt")), 8),
-    "launch line": Parser(lambda d: read_launch(said(d)), both(launches, corpus("launch_line")), 6),
-    "launch yaml": Parser(as_file(launch_of, "a.yaml"), sampled("launch-*.yaml")),
-    "launch unit": Parser(as_file(launch_of, "a.service"), sampled("launch-*.service", "launch-*.sh"), 4),
-    "launch list": Parser(as_file(read_texts, "a.csv"), corpus("launch_list"), 2),
-    "strategy": Parser(lambda d: strategy(said(d)), strategies, 8),
-    "deployment": Parser(deployed, strategies, 4),
-    "flag": Parser(settings, corpus("text_values"), 6),
+                           of.tables("h200-vllm-parallel-2026-11", "h200-vllm-served-2026-11"), 2),
+    "kernels": Parser(as_file(load_kernels, "a.csv"), of.tables("kernels-h200", "h200-probe-2026-11"), 2),
+    "launch log": Parser(lambda d: parse_log(text(d).splitlines()), of.corpus("launch_log"), 6),
+    "serving log": Parser(log_lines, of.both(of.corpus("serving_log"), of.sampled("*-metrics.txt")), 4),
+    "nccl-tests": Parser(nccl_text, of.sampled("nccl-tests-*.txt")),
+    "topology": Parser(topology, of.sampled("topo-*.txt"), 2),
+    "nvidia-smi": Parser(lambda d: (parse_smi(text(d)), parse_nvlinks(text(d))), of.corpus("machine"), 4),
+    "journal": Parser(lambda d: read_journal(text(d)), of.journals, 8),
+    "trace csv": Parser(as_file(read_trace, "a.csv"), of.corpus("trace_csv")),
+    "trace jsonl": Parser(as_file(read_trace, "a.jsonl"), of.corpus("trace_jsonl")),
+    "lengths": Parser(as_file(lambda path: read_lengths(str(path)), "a.csv"), of.corpus("lengths")),
+    "progress": Parser(lambda d: progress_of(text(d), "f", None), of.both(of.corpus("progress", "serving_log"),
+                                                                       of.sampled("*-metrics.txt")), 8),
+    "launch line": Parser(lambda d: read_launch(said(d)), of.both(of.launches, of.corpus("launch_line")), 6),
+    "launch yaml": Parser(as_file(launch_of, "a.yaml"), of.sampled("launch-*.yaml")),
+    "launch unit": Parser(as_file(launch_of, "a.service"), of.sampled("launch-*.service", "launch-*.sh"), 4),
+    "launch list": Parser(as_file(read_texts, "a.csv"), of.corpus("launch_list"), 2),
+    "strategy": Parser(lambda d: strategy(said(d)), of.strategies, 8),
+    "deployment": Parser(deployed, of.strategies, 4),
+    "flag": Parser(settings, of.corpus("text_values"), 6),
     "name": Parser(named, lambda: [b"8x-h100-sxm", b"4x8x-h100-sxm", b"h100", b"2x-h200-sxm", b"a100-sxm-80gb"], 1),
-    "unit": Parser(quantity_of, corpus("text_values"), 8),
-    "requests csv": Parser(as_file(read_requests, "a.csv"), corpus("requests_csv")),
-    "requests jsonl": Parser(as_file(read_requests, "a.jsonl"), corpus("requests_jsonl")),
+    "unit": Parser(quantity_of, of.corpus("text_values"), 8),
+    "requests csv": Parser(as_file(read_requests, "a.csv"), of.corpus("requests_csv")),
+    "requests jsonl": Parser(as_file(read_requests, "a.jsonl"), of.corpus("requests_jsonl")),
     "metrics page": Parser(lambda d: (read_metrics(text(d)), decode_points(text(d).splitlines())),
-                           both(sampled("*-metrics.txt"), corpus("serving_log"))),
-    "measured": Parser(measured, corpus("measured")),
-    "upload": Parser(uploaded, both(small_configs, corpus("bench", "launch_log"), sampled("probed-*.yaml")), 2),
+                           of.both(of.sampled("*-metrics.txt"), of.corpus("serving_log"))),
+    "measured": Parser(measured, of.corpus("measured")),
+    "upload": Parser(uploaded, of.both(of.small_configs, of.corpus("bench", "launch_log"),
+                                       of.sampled("probed-*.yaml")), 2),
 }
 

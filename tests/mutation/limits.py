@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-TESTS_S = 10.0                        # time that the tests of one mutant may have, as measured without a mutant [s]
+TESTS_S = 3.0                         # time that the tests of one mutant may have, as measured without a mutant [s]
 MEMORY = 8 * 2**30                    # address space, against mutants that fill it [B]
-_WITHOUT = ("", "stats", "fail", "list_all_tests", "mutant_generation")
+_WHOLE = ("stats", "fail", "list_all_tests")    # what mutmut calls its runs of all tests
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Doctests once, not in the copy of every mutant; for a mutant the fastest tests first, up to a limit."""
     kept = [item for item in items if "__mutmut_" not in item.name]
-    if os.environ.get("MUTANT_UNDER_TEST", "") not in _WITHOUT:
+    if os.environ.get("MUTANT_UNDER_TEST", "stats") not in _WHOLE and Path("mutmut-stats.json").exists():
         kept = _fastest(kept)
     chosen = set(kept)
     config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
@@ -33,7 +33,7 @@ def _fastest(items: list[pytest.Item]) -> list[pytest.Item]:
         kept.append(item)
     used = resource.getrusage(resource.RUSAGE_SELF)
     hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
-    until = int(used.ru_utime + used.ru_stime + 8 + 3 * min(spent, TESTS_S))
+    until = int(used.ru_utime + used.ru_stime + 5 + 4 * min(spent, TESTS_S))
     resource.setrlimit(resource.RLIMIT_CPU, (until if hard < 0 else min(until, hard), hard))
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     return kept

@@ -5,7 +5,7 @@ import random
 from pathlib import Path
 
 from mutmut.mutation.file_mutation import mutate_file_contents
-from mutmut.utils.format_utils import get_mutant_name, mangled_name_from_mutant_name
+from mutmut.utils.format_utils import get_mutant_name
 
 ROOMS = ("costs", "placement", "engines")
 
@@ -15,12 +15,19 @@ def mutants(root: Path, room: str) -> dict[Path, list[str]]:
     found = {}
     for path in sorted((root / "perfmodel" / room).glob("*.py")):
         inside = path.relative_to(root)
-        mutated = mutate_file_contents(str(inside), path.read_text())
-        bodies = {node.name: _meaning(node) for node in ast.walk(ast.parse(mutated.code))
+        bodies = {node.name: _meaning(node) for node in ast.walk(ast.parse(_mutated(root, inside)))
                   if isinstance(node, ast.FunctionDef) and "__mutmut_" in node.name}
-        found[inside] = [get_mutant_name(inside, name) for name in mutated.mutant_names
-                         if bodies[name] != bodies[f"{mangled_name_from_mutant_name(name)}__mutmut_orig"]]
+        found[inside] = [get_mutant_name(inside, name) for name, body in bodies.items()
+                         if body != bodies[f"{name.rpartition('__mutmut_')[0]}__mutmut_orig"]]
     return found
+
+
+def _mutated(root: Path, inside: Path) -> str:
+    """A file with its mutants: the one that mutmut wrote, if it is newer than the file, else made now."""
+    made = root / "mutants" / inside
+    if made.exists() and made.stat().st_mtime > (root / inside).stat().st_mtime:
+        return made.read_text()
+    return mutate_file_contents(str(inside), (root / inside).read_text()).code
 
 
 def _meaning(function: ast.FunctionDef) -> str:

@@ -1,0 +1,1 @@
+"""Engine rules at values worked out by hand."""
