@@ -40,6 +40,8 @@ def shown(value: Any, most: int = 80) -> str:
         return one_line(repr(value), most)
     except ValueError:  # Python refuses to print a whole number of more than 4,300 digits
         return f"a huge {type(value).__name__}"
+    except Exception:  # an object of the caller's, whose own repr fails
+        return f"a {type(value).__name__}"
 
 
 class PerfModelError(Exception):
@@ -60,16 +62,16 @@ class QuestionError(PerfModelError):
 class UnknownName(QuestionError):
     """No such name; the nearest known ones are listed."""
 
-    def __init__(self, what: str, name: str, known: Iterable[str]):
+    def __init__(self, what: str, name: Any, known: Iterable[str]):
         from difflib import get_close_matches
 
-        known = sorted(known)
+        known, said = sorted(known), name if isinstance(name, str) else shown(name)
         fold = {k.lower().replace("_", "-"): k for k in known}
         near = [
-            fold[k] for k in get_close_matches(str(name)[:200].lower().replace("_", "-"), list(fold), n=3, cutoff=0.3)
+            fold[k] for k in get_close_matches(said[:200].lower().replace("_", "-"), list(fold), n=3, cutoff=0.3)
         ]
         listed = ", ".join(near or known[:8])
-        super().__init__(f"unknown {what} {str(name)[:200]!r}; {'nearest' if near else 'known'}: {listed or 'none'}")
+        super().__init__(f"unknown {what} {said[:200]!r}; {'nearest' if near else 'known'}: {listed or 'none'}")
 
 
 class DescriptorError(QuestionError):
@@ -113,6 +115,18 @@ def word(name: str, value: Any) -> str:
     """
     if not isinstance(value, str) or not value.strip():
         raise BadInput(f"{name} must be a word, not {shown(value)}")
+    return value
+
+
+def one_of(what: str, value: Any, known: Iterable[str]) -> str:
+    """The value if it is one of these words.
+
+    >>> one_of("router", "even", ("even", "odd"))
+    'even'
+    """
+    known = tuple(known)
+    if not isinstance(value, str) or value not in known:
+        raise UnknownName(what, value, known)
     return value
 
 

@@ -90,7 +90,7 @@ def test_compare_goes_on_without_what_the_engine_refuses() -> None:
 def test_compare_fails_when_all_are_refused() -> None:
     result = ask("compare", *WHAT, "--strategy", "tp=3", "--strategy", "tp=5")
     assert result.exit_code == 2
-    assert result.stderr.startswith("error: no strategy can run\nhint: tp=3: ")
+    assert result.stderr.startswith("error: no strategy can run\nhint: --tp 3: ")
 
 
 def test_compare_without_strategies_tries_the_usual_ones() -> None:

@@ -325,3 +325,11 @@ def test_meet_and_kinks_find_nothing_where_nothing_is() -> None:
     assert meet(sizes, 1 + sizes, 2 + 2 * sizes) is None and kinks(sizes, 5 + sizes / 1e5) == []
     with_jump = np.where(sizes <= 2**20, 5 + sizes / 1e4, 60 + sizes / 1e6)
     assert kinks(sizes, with_jump) == [pytest.approx(2**20, rel=0.5, abs=0)]
+
+
+@pytest.mark.parametrize(("node", "link"), [("8x-mi300x", 64e9), ("2x-dgx-h100", 50e9), ("4x-dgx-h100", 50e9)])
+def test_a_message_between_neighbours_takes_one_link_of_a_mesh_and_one_nic(node: str, link: float) -> None:
+    """xGMI carries 64 GB/s between two MI300X; a 400 Gbit/s NIC 50 GB/s. A ring of all-reduce uses all of them."""
+    size = 2.0**30
+    assert 0.5 * link < size / float(pm.collective("send_recv", node=node, message_bytes=size).seconds) < link
+    assert 2 * size / float(pm.collective("all_reduce", node=node, message_bytes=size).seconds) > 2 * link

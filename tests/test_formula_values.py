@@ -7,6 +7,13 @@ import pytest
 import sympy
 
 from perfmodel.costs import dispatch
+from perfmodel.costs.attention import (
+    attention_flop,
+    decode_kv_bytes,
+    decode_parallel_efficiency,
+    linear_attention_flop,
+    recurrence_flop,
+)
 from perfmodel.costs.difference import smooth_difference
 from perfmodel.costs.disaggregation import kv_transfer_s, pools_req_s, router_imbalance, share_within
 from perfmodel.costs.energy import board_power
@@ -48,8 +55,8 @@ def test_the_smaller_and_the_larger_of_symbols_and_numbers() -> None:
 
 def test_where_is_symbolic_if_any_of_its_three_is() -> None:
     x = sympy.Symbol("x", positive=True)
-    assert dispatch.where(True, x, 5) == x
-    assert dispatch.where(False, 5, x) == x
+    for chosen in (dispatch.where(True, x, 5), dispatch.where(False, 5, x)):
+        assert isinstance(chosen, sympy.Symbol) and chosen == x
     assert dispatch.where(x > 2, 7, 5).subs(x, 3) == 7
     assert dispatch.where(x > 2, 7, 5).subs(x, 1) == 5
 
@@ -109,7 +116,7 @@ def test_the_slower_pool_sets_the_pace() -> None:
 
 def test_a_router_in_turn() -> None:
     largest = expected_maximum_of_normals(4)
-    assert float(router_imbalance(4, 8.0, 0.5)) == near(1 + largest * 0.5 / 4)  # sqrt(1 / 16)
+    assert float(router_imbalance(4, 8.0, 0.5)) == near(1 + largest * 0.5**0.5 / 4)  # sqrt(0.5 / 16)
     assert float(router_imbalance(4, 8.0, 3.0)) == float(router_imbalance(4, 8.0, 1.0))  # no wider than exponential
     assert float(router_imbalance(4, 0.25, 0.5)) == float(router_imbalance(4, 1.0, 0.5))
     assert router_imbalance(1, 16.0, 1.0) == 1.0  # one place has all, whatever the lengths
@@ -123,7 +130,16 @@ def test_share_within_a_limit() -> None:
     assert share_within(np.array([0.1, 0.4]), 0.2, 0.4) == pytest.approx([0.05, 0.95], abs=0, rel=1e-6)
 
 
-# ---------------------------------------------------------------- experts
+# ---------------------------------------------------------------- attention, experts
+
+
+def test_attention_by_hand() -> None:
+    assert attention_flop(3, 100, 8, 6, 5) == 2 * 3 * 100 * 8 * 11
+    assert recurrence_flop(3, 8, 6, 5) == 6 * 3 * 8 * 30
+    assert linear_attention_flop(3, 8, 6, 5, 64) == 2 * 3 * 8 * (64 * 11 + 2 * 30)
+    assert decode_kv_bytes(3, 100, 7, 20) == 3 * 120 * 7
+    assert float(decode_parallel_efficiency(3, 20, 40, 0.5)) == near(0.5 * 60 / 100)
+    assert float(decode_parallel_efficiency(0, 20, 40, 0.5)) == near(0.5 * 20 / 60)  # counts as one sequence
 
 
 def test_distinct_experts_with_a_few_popular_ones() -> None:

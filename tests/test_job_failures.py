@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import minimize_scalar
 
@@ -63,7 +63,7 @@ def test_rare_failures_agree_with_first_order(work: float, interval: float, dump
     exact = float(checkpointed_wall_s(work, interval, dump, restart, mtbf))
     first = float(checkpointed_wall_first_order_s(work, interval, dump, restart, mtbf))
     small = (interval + dump + restart) / mtbf
-    assert exact == pytest.approx(first, abs=0, rel=small**2 + 1e-7)  # the exponential loses eight digits
+    assert exact == pytest.approx(first, abs=0, rel=small**2 + 1e-12)
 
 
 @given(st.floats(1.0, 1e3), st.floats(1e6, 1e8))
@@ -81,6 +81,21 @@ def test_a_job_without_failures_is_the_limit_of_rare_ones() -> None:
     assert never.parts["restart_s"] == 0 == never.failures
     assert 0 < rare.parts["restart_s"] < 1 < often.parts["restart_s"]
     assert often.failures == pytest.approx(1e-2 * often.phases.work_s / HOUR, abs=0, rel=0.01)
+
+
+@given(st.floats(1e-300, 1e-6))
+@settings(max_examples=10)
+def test_the_rarest_failures_still_cost_time(rate: float) -> None:
+    wall = float(checkpointed_wall_s(1e6, 1.0, 0.0, 400.0, HOUR / rate))
+    assert wall == pytest.approx(1e6 * (1 + 400.5 * rate / HOUR), abs=0, rel=1e-12)
+
+
+def test_writes_take_their_time_without_failures_too() -> None:
+    plain, never, rare = (size_job(TP8, **CASE, **more) for more in (
+        {}, {"checkpoint_interval": 600, "checkpoint_time": 60},
+        {"checkpoint_interval": 600, "checkpoint_time": 60, "failure_rate": 1e-9}))  # fmt: skip
+    assert never.parts["restart_s"] == pytest.approx(plain.phases.work_s / 10, abs=0, rel=1e-9)
+    assert never.makespan_s == pytest.approx(rare.makespan_s, abs=0, rel=1e-6)
 
 
 def test_a_failure_costs_the_start_and_what_was_in_flight() -> None:
@@ -113,7 +128,8 @@ def test_work_that_never_ends_is_said() -> None:
 
 
 @pytest.mark.parametrize("bad", [{"failure_rate": -1}, {"failure_rate": "x"}, {"checkpoint_interval": 0},
-                                 {"checkpoint_time": -1}, {"restarts": 0.5}, {"checkpoint_time": float("nan")}])
+                                 {"checkpoint_time": -1}, {"checkpoint_time": 60}, {"restarts": 0.5},
+                                 {"checkpoint_time": float("nan")}])
 def test_nonsense_is_refused(bad: dict[str, Any]) -> None:
     with pytest.raises(BadInput):
         size_job(TP8, **CASE, **bad)

@@ -25,11 +25,14 @@ def locked() -> dict[str, Version]:
 
 
 def asked() -> list[Requirement]:
-    extras = PROJECT["project"]["optional-dependencies"]
-    own = [part for need in extras["dev"] if need.startswith("perfmodel[") for part in need[10:-1].split(",")]
-    needs = [need for need in extras["dev"] if not need.startswith("perfmodel[")]
-    return [Requirement(need) for need in (*PROJECT["project"]["dependencies"], *needs,
-                                           *(need for extra in own for need in extras[extra]))]  # fmt: skip
+    extras, needs, todo = PROJECT["project"]["optional-dependencies"], list(PROJECT["project"]["dependencies"]), ["dev"]
+    while todo:
+        for need in map(Requirement, extras[todo.pop()]):
+            if need.name == "perfmodel":
+                todo += sorted(need.extras)
+            else:
+                needs.append(str(need))
+    return [Requirement(need) for need in needs]
 
 
 def test_the_lock_satisfies_every_bound() -> None:

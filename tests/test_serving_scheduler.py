@@ -166,3 +166,20 @@ def test_fewer_requests_in_flight_than_copies_leave_some_idle() -> None:
     one, eight = (pm.deploy("llama-3.1-8b", node="8x-h100-sxm", dp=dp) for dp in (1, 8))
     load: dict[str, Any] = {"inputs": [500] * 16, "outputs": [50] * 16, "concurrency": 1}
     assert simulate(eight, **load).makespan_s == pytest.approx(simulate(one, **load).makespan_s, rel=1e-9, abs=0)
+
+
+def test_no_claim_where_chunks_overlap_in_the_pipeline() -> None:
+    """The closed form overlaps the chunks of a prompt, the simulator does not: its first token comes later."""
+    d = pm.deploy("qwen3-32b", node="8x-l40s", engine="vllm", tp=4, pp=2)
+    form, run = pm.predict(d, concurrency=1, input_tokens=8192), simulate(d, inputs=[8192], outputs=[1024])
+    assert float(run.ttft_s[0]) > 1.2 * form.ttft_s[0][0]
+    assert any("not here" in line and "pipeline one after another" in line for line in form.assumptions)
+
+
+@pytest.mark.parametrize("name", list(ENGINES))
+def test_a_prompt_longer_than_a_forward_takes_all_its_time(name: str) -> None:
+    """TensorRT-LLM cuts no prompt: one beyond the budget of a forward is not free."""
+    d = ENGINES[name]
+    for new in (9_000, 16_000):
+        run = simulate(d, inputs=[new], outputs=[1], front=NO_FRONT)
+        assert float(run.ttft_s[0]) == pytest.approx(float(pm.prefill(d, tokens=new).seconds), abs=0, rel=0.1)

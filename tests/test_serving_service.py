@@ -52,6 +52,28 @@ def test_the_fullest_place_holds_at_least_the_mean(places: int, each: float, spr
     assert factor <= float(router_imbalance(places + 1, each, spread))
 
 
+@pytest.mark.parametrize("spread", [0.1, 0.3, 0.58])
+def test_the_fullest_of_places_that_are_dealt_to_in_turn(spread: float) -> None:
+    """Against requests dealt out in turn: eight places, each answer as long as it wants, evenly spread lengths."""
+    rng, places, each = np.random.default_rng(0), 8, 32
+    begin = np.cumsum(rng.exponential(1 / (places * each), 200_000))
+    end = begin + rng.uniform(1 - 3**0.5 * spread, 1 + 3**0.5 * spread, len(begin))
+    at = np.linspace(5.0, begin[-1] - 5.0, 4000)
+    held = [np.searchsorted(begin[i::places], at) - np.searchsorted(np.sort(end[i::places]), at) for i in range(places)]
+    seen = np.max(held, axis=0).mean() / np.mean(held)
+    assert float(router_imbalance(places, each, spread)) - 1 == pytest.approx(seen - 1, abs=0, rel=0.25)
+
+
+def test_one_request_never_waits_for_itself_and_littles_law_holds() -> None:
+    for many in (1, 8, 64):
+        curve = pm.predict(LLAMA, concurrency=many, disaggregation="2:3", input_tokens=16000, output_tokens=300)
+        stay = curve.ttft_s[0][0] + 299 * curve.tpot_s[0][0]
+        assert curve.output_tok_s[0][0] / 300 * stay == pytest.approx(many, abs=0, rel=0.005)
+    rare = pm.predict(LLAMA, request_rate=1e-5, disaggregation="2:3", input_tokens=16000, output_tokens=300)
+    alone = pm.predict(LLAMA, concurrency=1, disaggregation="2:3", input_tokens=16000, output_tokens=300)
+    assert alone.ttft_s[0][0] == pytest.approx(rare.ttft_s[0][0], abs=0, rel=1e-3)
+
+
 def test_groups_that_a_router_fills_unevenly_wait_for_the_fullest() -> None:
     load: dict[str, Any] = {"concurrency": 64, "output_tokens": "lognormal:1000:0.8"}
     even, turn, least = (pm.predict(GROUPS, **load, router=r) for r in ("even", "round-robin", "least-loaded"))

@@ -61,7 +61,7 @@ def name_of(kind: str, value: Any) -> str:
     """A name or path as text; what can be neither is refused."""
     name = os.fspath(value) if isinstance(value, (str, os.PathLike)) else None
     if not isinstance(name, str) or len(name) > MOST_NAME or "\0" in name:
-        raise BadInput(f"a {kind} is named by text or a path, not {shown(value)}")
+        raise BadInput(f"{'an' if kind[0] in 'ae' else 'a'} {kind} is named by text or a path, not {shown(value)}")
     if name.startswith(("./", "../", "/", "~")) and not is_path(name) and not os.path.exists(name):
         raise unknown(f"{kind}, nor a file or folder,", name)     # a path that is not there is no catalog name
     return name

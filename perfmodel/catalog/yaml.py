@@ -5,6 +5,7 @@ Built from parser events, so that YAML 1.1's traps never fire: `no` and `12:30` 
 
 from __future__ import annotations
 
+import errno
 import math
 import os
 import re
@@ -23,7 +24,11 @@ _WORDS = {"": None, "~": None, "null": None, "true": True, "false": False}
 
 def check_plain(path: str | os.PathLike[str]) -> None:
     """Refuse what is not a plain file: opening a pipe would wait for ever, a device may never end."""
-    if not stat.S_ISREG(os.stat(path).st_mode):
+    try:
+        mode = os.stat(path).st_mode
+    except ValueError:                                      # a path of odd characters names no file
+        raise FileNotFoundError(errno.ENOENT, "no such file") from None
+    if not stat.S_ISREG(mode):
         raise DescriptorError(f"{os.path.basename(os.fspath(path))}: not a plain file")
 
 

@@ -59,6 +59,10 @@ def calibrate(**given: Any) -> None:
     becomes a node file instead. What a file does not say is asked for.
     """
     check_picture(given["plot"])
+    if given["shipped"] and given["files"]:
+        raise click.UsageError("--shipped fits what ships; give no FILE with it")
+    if given["check"] and not given["shipped"]:
+        raise click.UsageError("--check goes with --shipped")
     if given["shipped"]:
         _shipped(given["check"], given["as_json"])
         return
@@ -77,16 +81,16 @@ def _own(given: dict[str, Any]) -> None:
     from perfmodel.calibration.own import calibrate_found
     from perfmodel.deployment import deploy
 
-    stated = {name: quantity(name, given[name], None) for name in STATED if given[name]}
+    stated = {name: quantity(name, given[name], None) for name in STATED if given[name] is not None}
     found = read_files(given["files"], **stated)
     model = given["model"] or (found.models[0] if len(found.models) == 1 else None)
     if model is None:
         named = f"; the files name {', '.join(found.models[:4])}" if found.models else ""
         raise click.UsageError(f"calibrate needs --model{named}")
     d = deploy(model, node=given["node"], engine=given["engine"], **deployment_keywords(given))
-    names = [name.strip() for name in given["free"].split(",")] if given["free"] else None
+    names = [name.strip() for name in given["free"].split(",")] if given["free"] is not None else None
     made = calibrate_found(found, deployment=d, free=names)
-    if given["output"]:
+    if given["output"] is not None:
         made.save(given["output"], _command())
         click.echo(f"written to {given['output']}; use it with --calibration {given['output']}", err=True)
     if given["plot"]:
@@ -120,14 +124,14 @@ def _node(texts: dict[str, str], given: dict[str, Any]) -> None:
     from perfmodel.catalog import load_node
     from perfmodel.probe.nccl_tests import parse_nccl_tests
 
-    node, ranks = load_node(given["node"]), whole("ranks", given["ranks"]) if given["ranks"] else None
+    node, ranks = load_node(given["node"]), whole("ranks", given["ranks"]) if given["ranks"] is not None else None
     parsed = [parse_nccl_tests(text) for text in texts.values()]
     if not all((one.op or given["collective"]) and (one.ranks or ranks) for one in parsed):
         raise BadInput("output of nccl-tests without the header lines that name the operation and list the GPUs",
                        hints=["state them: --collective all_reduce --ranks 8"])
     tables = [Table.of(one, op=given["collective"] or "", ranks=ranks) for one in parsed]
     found = fit_node(tables, node)
-    if given["output"]:
+    if given["output"] is not None:
         title = ", ".join(table.name for table in tables)
         hashes = {basename(path): sha256(text.encode()).hexdigest() for path, text in texts.items()}
         save_node(given["output"], node, found, title, hashes)

@@ -52,12 +52,12 @@ def collective(operation: str, **given: Any) -> None:
     asked = {name: given[name] for name in ("node", "algorithm", "engine", "in_graph", "nccl")}
     asked["ranks"] = None if given["ranks"] is None else whole("ranks", given["ranks"])
     cost = ask(operation, message_bytes=sizes[0] if len(sizes) == 1 else sizes, **asked)
+    if given["plot"]:
+        from perfmodel.report import save
+
+        save(ask(operation, message_bytes=[2.0 ** (n / 2) for n in range(20, 57)], **asked), given["plot"])
     if given["everything"] and given["as_json"]:
         print_json(cost.to_dict() | {"algorithms": cost.all_algorithms()})
     else:
         show(cost, lambda: algorithms_text(cost) if given["everything"] else collective_text(cost),
              given | {"plot": None})
-    if given["plot"]:
-        from perfmodel.report import save
-
-        save(ask(operation, message_bytes=[2.0 ** (n / 2) for n in range(20, 57)], **asked), given["plot"])

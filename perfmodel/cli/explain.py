@@ -18,9 +18,11 @@ from perfmodel.cli.options import (
     examples,
     flag,
     quantity,
+    said,
     strategy,
 )
 from perfmodel.cli.output import show
+from perfmodel.errors import BadInput
 
 EXAMPLES = examples(
     "perfmodel explain step --model kimi-k2.6 --node 8x-rtx-pro-6000-server --tp 8",
@@ -55,6 +57,9 @@ def explain(**given: Any) -> None:
     from perfmodel.insight.explain import explain as ask
     from perfmodel.report.insight_text import explained_text
 
+    for name, flag_name in (("low", "from"), ("high", "to"), ("over", "over")):
+        if given["against"] is None and said(name):
+            raise BadInput(f"--{flag_name} goes with --against")
     keywords = deployment_keywords(given)
     d = deploy(given["model"], node=given["node"], engine=given["engine"], **keywords)
     other = None

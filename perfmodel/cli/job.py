@@ -113,16 +113,16 @@ def job(**given: Any) -> None:
 def _check(given: dict[str, Any]) -> None:
     """Flags that exclude each other."""
     several = len(given["strategies"]) > 1
-    alone = [name for name in ("progress_file", "sensitivity") if given[name]]
+    alone = [name for name in ("progress_file", "sensitivity") if given[name] not in (None, False)]
     if several and alone:
         raise click.UsageError(f"--{alone[0].removesuffix('_file')} is about one strategy")
     if given["deadline"] is not None and given["nodes"] is not None:
         raise click.UsageError("give either --nodes or --deadline")
     if given["failure_rate"] is not None and given["mtbf"] is not None:
         raise click.UsageError("give either --failure-rate or --mtbf")
-    if given["progress_file"] and given["deadline"] is not None:
+    if given["progress_file"] is not None and given["deadline"] is not None:
         raise click.UsageError("--progress is about a job on so many --nodes; leave --deadline out")
-    if given["elapsed"] is not None and not given["progress_file"]:
+    if given["elapsed"] is not None and given["progress_file"] is None:
         raise click.UsageError("--elapsed goes with --progress")
 
 
@@ -142,7 +142,7 @@ def _workload(given: dict[str, Any]) -> dict[str, Any]:
         read["failure_rate"] = 3600 / mtbf
     plain = ("samples", "input_tokens", "output_tokens", "price_per_gpu_hour", "price_per_kwh", "restarts", "arrival")
     nodes = {} if given["nodes"] is None else {"nodes": given["nodes"]}
-    requests = {"requests": read_requests(given["file"])} if given["file"] else {}
+    requests = {"requests": read_requests(given["file"])} if given["file"] is not None else {}
     return {**{name: given[name] for name in plain}, **requests, **nodes, **read}
 
 
@@ -171,7 +171,7 @@ def _one(given: dict[str, Any], workload: dict[str, Any]) -> None:
             answer, sized = in_time.job, {**workload, "nodes": in_time.job.nodes}
         else:
             answer, sized = size_job(d, progress=advance, **workload), workload
-    if given["progress_file"]:
+    if given["progress_file"] is not None:
         _under_way(given, answer)
         return
     if given["sensitivity"]:

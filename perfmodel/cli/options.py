@@ -200,6 +200,11 @@ def arrival_flag(default: str | None = None,
 workload_flags = _stacked([concurrency_flag(), INPUT_TOKENS, OUTPUT_TOKENS, arrival_flag()])
 
 
+def said(name: str) -> bool:
+    """Whether this flag was given, even with its default."""
+    return click.get_current_context().get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
+
+
 def deployment_keywords(given: dict[str, Any]) -> dict[str, Any]:
     """Values of the flags of `deploy` that were given, read from their text."""
     present = {name: given[name] for name in KEYWORDS if given.get(name) not in (None, ())}
@@ -249,7 +254,7 @@ def duration(name: str, text: str) -> float:
     >>> duration("deadline", "7d"), duration("deadline", "1.5 h")
     (604800.0, 5400.0)
     """
-    found = re.fullmatch(r"([0-9._eE+]{1,30}) ?(s|sec|min|h|d|days|w)?", text.strip()[:80])
+    found = re.fullmatch(r"([0-9._eE+]{1,30}) ?(s|sec|min|h|d|days|w)?", text.strip())
     try:
         return float(found[1].replace("_", "")) * _SECONDS[found[2] or "s"]  # type: ignore[index]
     except (TypeError, ValueError):
@@ -260,10 +265,13 @@ _SECONDS = {"s": 1.0, "sec": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0, "days"
 
 
 def whole(name: str, text: str) -> int:
+    """A whole number of at most 40 digits; a longer one is refused, not cut."""
     try:
-        return int(text.strip()[:40])
+        if len(text.strip()) <= 40:
+            return int(text)
     except ValueError:
-        raise BadInput(f"{name} must be a whole number, not {text[:80]!r}") from None
+        pass
+    raise BadInput(f"{name} must be a whole number, not {text[:80]!r}")
 
 
 def _switch(name: str, text: str) -> bool:

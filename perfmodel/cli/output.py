@@ -36,17 +36,17 @@ def warn(lines: Iterable[str], word: str = "warning") -> None:
 
 
 def show(answer: Any, text: Callable[[], str], given: dict[str, Any], **drawing: Any) -> None:
-    """The answer as ``--json`` or as text, and as a picture where ``--plot`` asks for one."""
-    if given["as_json"]:
-        print_json(answer.to_dict())
-    else:
-        click.echo(text())
+    """The picture that ``--plot`` asks for, which may be refused, and then the answer as ``--json`` or as text."""
     if given.get("plot"):
         from perfmodel.report import save
 
         if given.get("picture"):
             drawing = {"kind": given["picture"], **(drawing if given["picture"] == "throughput" else {})}
         save(answer, given["plot"], **drawing)
+    if given["as_json"]:
+        print_json(answer.to_dict())
+    else:
+        click.echo(text())
 
 
 _PAIR = re.compile(r"(?:^|(?<= ))(?:with )?([a-z_]+)=(\S+)")
@@ -77,7 +77,7 @@ def as_flags(hint: str) -> str:
 
 def check_picture(path: str | None) -> None:
     """Refuse a picture that cannot be written before anything is computed."""
-    if path:
+    if path is not None:
         from perfmodel.report.style import check_path
 
         check_path(path)

@@ -106,5 +106,7 @@ def _prices(pairs: tuple[str, ...], one: float | None) -> Any:
         name, equals, money = pair.rpartition("=")
         if not equals or not name:
             raise BadInput(f"--price must be NAME=MONEY, not {pair[:80]!r}", ["--price h200-sxm=3.5"])
+        if name.strip() in table:
+            raise BadInput(f"--price says {name.strip()[:80]} twice")
         table[name.strip()] = quantity(f"price of {name[:80]}", money, None)
     return table

@@ -19,6 +19,7 @@ from perfmodel.cli.options import (
     numbers,
     picture_flag,
     quantity,
+    said,
     whole,
     workload_flags,
 )
@@ -43,6 +44,8 @@ EXAMPLES = examples(
 )
 SERVICE = ("images", "tokens_per_image", "router", "offload_hit_rate", "offload_from", "offload_bandwidth",
            "ttft_limit", "tpot_limit", "disaggregation", "kv_bandwidth")  # fmt: skip
+PARTNERS = {"tokens_per_image": "images", "offload_from": "offload_hit_rate", "offload_bandwidth": "offload_hit_rate",
+            "kv_bandwidth": "disaggregation"}  # fmt: skip
 
 
 @click.command(cls=Question, short_help="how fast is one strategy?", epilog=EXAMPLES)
@@ -80,6 +83,8 @@ def predict(**given: Any) -> None:
     rows = measured_rows(given["measured"])
     d = deploy(given["model"], node=given["node"], engine=given["engine"], **deployment_keywords(given))
     load = workload(given)
+    if given["request_rate"] is not None and said("concurrency"):
+        raise BadInput("give either --concurrency or --request-rate")
     if given["request_rate"] is not None:
         load = {**load, "concurrency": None, "request_rate": numbers("request_rate", given["request_rate"])}
     if given["requests"] is not None:
@@ -103,7 +108,10 @@ def workload(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def service(given: dict[str, Any]) -> dict[str, Any]:
-    """Keywords of `predict` from the flags of the service that were given."""
+    """Keywords of `predict` from the flags of the service that were given; none says anything without its partner."""
+    for name, partner in PARTNERS.items():
+        if given.get(name) is not None and given.get(partner) is None:
+            raise BadInput(f"--{name.replace('_', '-')} goes with --{partner.replace('_', '-')}")
     found: dict[str, Any] = {}
     for name in SERVICE:
         text = given.get(name)
@@ -124,7 +132,7 @@ def limit(name: str, text: str) -> float:
     >>> limit("ttft_limit", "500ms"), limit("ttft_limit", "2 s")
     (0.5, 2.0)
     """
-    found = re.fullmatch(r"([0-9]+(?:\.[0-9]*)?) ?(ms|s)", text.strip()[:40])
+    found = re.fullmatch(r"([0-9]{1,30}(?:\.[0-9]{0,30})?) ?(ms|s)", text.strip())
     if not found or not float(found[1]) > 0:
         raise BadInput(f"{name} must be a time such as 500ms or 2s, not {text[:80]!r}")
     return float(found[1]) * (1e-3 if found[2] == "ms" else 1.0)

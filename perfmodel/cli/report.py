@@ -62,11 +62,11 @@ def report(**given: Any) -> None:
         raise click.UsageError("report needs --output FILE.html (or .md), or --json")
     file = None if given["output"] is None else check_path(given["output"], ENDINGS, "write")
     answers = asked(given, command(sys.argv[1:]))
-    if given["as_json"]:
-        print_json(answers.to_dict())
     if file is not None:
         for path in written(answers, file):
             click.echo(f"written to {path}", err=True)
+    if given["as_json"]:
+        print_json(answers.to_dict())
     warn(answers.warnings)
     if not answers.memory.fits:
         raise click.exceptions.Exit(1)
@@ -91,6 +91,8 @@ def asked(given: dict[str, Any], line: str) -> Answers:
     keywords, rows = deployment_keywords(given), measured_rows(given["measured"])
     d = deploy(given["model"], node=given["node"], engine=given["engine"], **keywords)
     lengths = {name: given[name] for name in ("input_tokens", "output_tokens")}
+    if given["price_per_gpu_hour"] is not None and given["samples"] is None:
+        raise click.UsageError("--price-per-gpu-hour goes with --samples")
     job = None
     if given["samples"] is not None:
         job = size_job(d, samples=given["samples"], price_per_gpu_hour=given["price_per_gpu_hour"], **lengths)

@@ -19,6 +19,7 @@ from perfmodel.cli.options import (
     examples,
     flag,
     quantity,
+    said,
     whole,
 )
 from perfmodel.cli.output import check_picture, print_json, warn
@@ -73,11 +74,11 @@ def simulate(**given: Any) -> None:
     load, notes = workload(given)
     with progress() as bar:
         answer = run(d, **load, router=given["router"], progress=bar)
-    print_json(answer.to_dict(**limits)) if given["as_json"] else click.echo(simulation_text(answer, notes, **limits))
     if given["plot"]:
         from perfmodel.report import save
 
         save(answer, given["plot"])
+    print_json(answer.to_dict(**limits)) if given["as_json"] else click.echo(simulation_text(answer, notes, **limits))
     warn([*notes, *answer.warnings] if given["as_json"] else answer.warnings)
     if limits and not answer.within(**limits).any():
         raise click.exceptions.Exit(1)
@@ -87,6 +88,11 @@ def workload(given: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """Keywords of `simulate`, and what is to be said about where they come from."""
     if (given["trace"] is None) == (given["requests"] is None):
         raise BadInput("give either --trace FILE or --requests N")
+    of_trace, of_numbers = ("trace_format", "limit", "speed"), ("input_tokens", "output_tokens", "seed")
+    for name in of_numbers if given["trace"] is not None else of_trace:
+        if said(name):
+            other = "--requests" if given["trace"] is not None else "--trace"
+            raise BadInput(f"--{name.replace('_', '-')} goes with {other}")
     if given["trace"] is not None:
         return _trace(given)
     import numpy as np

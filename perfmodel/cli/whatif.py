@@ -56,7 +56,10 @@ def whatif(**given: Any) -> None:
     d = deploy(given["model"], node=given["node"], engine=given["engine"], **deployment_keywords(given))
     changes = [text if text.partition("=")[0].strip().lower().replace("_", "-") in KINDS else strategy(text)
                for text in given["changes"]]
-    answer = ask(d, changes or None, prices=dict(map(_price, given["prices"])) or None,
+    prices = [_price(text) for text in given["prices"]]
+    if len(dict(prices)) < len(prices):
+        raise BadInput("--price says the same change twice")
+    answer = ask(d, changes or None, prices=dict(prices) or None,
                  concurrency=numbers("concurrency", given["concurrency"]), input_tokens=given["input_tokens"],
                  output_tokens=given["output_tokens"], arrival=given["arrival"])
     show(answer, lambda: whatif_text(answer), given)

@@ -86,7 +86,7 @@ def pools_req_s(prefill_copies: Any, prefill_s: Any, decode_copies: Any, decode_
 def router_imbalance(places: int, each: Any, spread: Any) -> Any:
     r"""Requests in the fullest of several places over their mean, when a router deals them out in turn.
 
-    .. math:: f = 1 + z_k\,v\,\sqrt{\frac{1}{2\,m}},\qquad z_k = \Phi^{-1}\Big(\frac{k - 0.375}{k + 0.25}\Big)
+    .. math:: f = 1 + z_k\,\sqrt{\frac{v}{2\,m}},\qquad z_k = \Phi^{-1}\Big(\frac{k - 0.375}{k + 0.25}\Big)
 
     Parameters
     ----------
@@ -105,8 +105,9 @@ def router_imbalance(places: int, each: Any, spread: Any) -> Any:
     Notes
     -----
     Valid for many requests in each place. Dealt out in turn, each place sees almost regular arrivals; the number in it
-    varies by what the lengths vary: not at all for equal answers, by :math:`m/2` for exponential ones (regular arrivals
-    at infinitely many servers). :math:`z_k` is the expected largest of k normal numbers.
+    varies by :math:`m` times the Gini coefficient of the lengths (regular arrivals at infinitely many servers): zero
+    for equal answers, a half for exponential ones, 0.56 to 0.58 :math:`v` for narrow ones, so that :math:`v/2` is at
+    most 7 % low in the deviation. :math:`z_k` is the expected largest of k normal numbers.
 
     Examples
     --------
@@ -119,7 +120,7 @@ def router_imbalance(places: int, each: Any, spread: Any) -> Any:
        L. Takacs, "Introduction to the Theory of Queues", 1962, chapter 3 (infinitely many servers).
     """
     largest = NormalDist().inv_cdf((places - 0.375) / (places + 0.25)) if places > 1 else 0.0
-    return 1 + largest * minimum(spread, 1.0) * sqrt(1 / (2 * maximum(each, 1.0)))
+    return 1 + largest * sqrt(minimum(spread, 1.0) / (2 * maximum(each, 1.0)))
 
 
 def share_within(limit: Any, median: Any, high: Any) -> Any:

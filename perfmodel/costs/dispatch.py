@@ -1,4 +1,4 @@
-"""maximum, minimum, where, ceil, log2, exp, sqrt and power for numbers, arrays and SymPy symbols alike.
+"""maximum, minimum, where, ceil, log2, exp, expm1, sqrt and log1p for numbers, arrays and SymPy symbols alike.
 
 NumPy answers unless an argument is a SymPy expression, which is recognised without importing SymPy: whoever passes
 one has already imported it. So the formula that predicts is the formula that `explain` prints and differentiates.
@@ -104,6 +104,19 @@ def exp(a: Any) -> Any:
 
         return sympy.exp(a)
     return np.exp(a)
+
+
+def expm1(a: Any) -> Any:
+    """Exponential less one, without losing the digits of a small value.
+
+    >>> float(expm1(1e-20))
+    1e-20
+    """
+    if _symbolic(a):
+        import sympy
+
+        return sympy.exp(a) - 1
+    return np.expm1(a)
 
 
 def log2(a: Any) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from perfmodel.costs.dispatch import exp, sqrt
+from perfmodel.costs.dispatch import exp, expm1, sqrt
 
 
 def checkpointed_wall_s(work_s: Any, interval_s: Any, dump_s: Any, restart_s: Any, mtbf_s: Any) -> Any:
@@ -45,7 +45,7 @@ def checkpointed_wall_s(work_s: Any, interval_s: Any, dump_s: Any, restart_s: An
     .. [1] J. T. Daly, "A higher order estimate of the optimum checkpoint interval for restart dumps", Future
        Generation Computer Systems 22 (2006) 303, section 3.
     """
-    return mtbf_s * exp(restart_s / mtbf_s) * (exp((interval_s + dump_s) / mtbf_s) - 1) * work_s / interval_s
+    return mtbf_s * exp(restart_s / mtbf_s) * expm1((interval_s + dump_s) / mtbf_s) * work_s / interval_s
 
 
 def checkpointed_wall_first_order_s(work_s: Any, interval_s: Any, dump_s: Any, restart_s: Any, mtbf_s: Any) -> Any:

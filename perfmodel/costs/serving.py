@@ -179,8 +179,8 @@ def first_round_s(together_s: Any, alone_s: Any, running: Any, rounds: Any) -> A
 
     Examples
     --------
-    >>> first_round_s(12.8, 0.1, 128, 10), first_round_s(0.1, 0.1, 1, 10), first_round_s(9.0, 0.1, 90, float("inf"))
-    (0.635, 0.0, 0.0)
+    >>> float(first_round_s(12.8, 0.1, 128, 10)), float(first_round_s(9.0, 0.1, 90, float("inf")))
+    (0.635, 0.0)
 
     References
     ----------

@@ -199,7 +199,7 @@ def _values(keywords: dict[str, Any]) -> dict[str, Any]:
     unknown = [key for key in keywords if key not in KEYWORDS]
     if unknown:
         raise UnknownName("deploy keyword", unknown[0], (*KEYWORDS, "model", "node", "engine", "calibration"))
-    return {key: _checked(key, value) for key, value in keywords.items() if value is not None}
+    return {key: checked(key, value) for key, value in keywords.items() if value is not None}
 
 
 def _path_text(calibration: Any) -> str | None:
@@ -260,7 +260,7 @@ def _patch_notes(options: Options) -> tuple[str, ...]:
     return tuple(f"patch {name!r}: runs where the stock version refuses" for name in options.patches)
 
 
-def _checked(key: str, value: Any) -> Any:
+def checked(key: str, value: Any) -> Any:
     """Refuse what no engine could take; turn sequences into tuples."""
     if key == "max_graph_batch":
         return whole(key, value, 1, MOST_GRAPH_BATCH)

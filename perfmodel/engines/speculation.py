@@ -55,6 +55,8 @@ def speculation(text: str | None) -> Speculation | None:
     """
     method, *rest = [part.strip() for part in (text or "").split(":")]
     method = method.lower().replace("-", "_")
+    if method in NOTHING and any(rest):
+        raise BadInput(f"speculative names no method before its drafts: {shown(text)}", ["such as eagle3:3"])
     if method in NOTHING:
         return None
     family = "mtp" if method.endswith("mtp") and method not in METHODS else METHODS.get(method)

@@ -18,7 +18,7 @@ from perfmodel.serving.closed_loop import closed_loop
 from perfmodel.serving.lengths import Lengths
 from perfmodel.step import MemoryReport, memory
 from perfmodel.step.cost import plain
-from perfmodel.step.slots import usual_arrival
+from perfmodel.step.slots import arrival_of
 
 LEAST_SPEED, LEAST_KV = 0.01, 0.05      # shares of tok/s and of KV tokens below which a finding is not worth a line
 _START = ((0.80, 0.98), 0.01)           # memory fractions tried where nothing starts
@@ -146,7 +146,7 @@ def examine(ask: Asker, d: Deployment) -> tuple[tuple[Finding, ...], tuple[str, 
                  + ", ".join(f"{k}={v}" for k, v in start.changes.items()),)
     base = ask.base
     needed = ask.needed
-    arrival = ask.arrival or usual_arrival(base.options)
+    arrival = arrival_of(base.options, ask.arrival)
     case = Case(base, ask.report(base), ask.loads, needed, arrival)
     found, refused = [], []
     for candidate in candidates(case):

@@ -56,6 +56,11 @@ def read_change(given: Any) -> tuple[str, Any]:
     (('pcie', 'gen6'), ('keywords', {'tp': 4}))
     """
     if isinstance(given, dict) and given and all(isinstance(key, str) for key in given):
+        if "engine" in given:
+            raise BadInput("a change keeps the engine", ['compare engines: compare --strategy "engine=sglang"'])
+        for key in given:
+            if key not in KEYWORDS:
+                raise UnknownName("keyword of a change", key[:80], KEYWORDS)
         return "keywords", given
     if not isinstance(given, str) or "=" not in given[:4_000]:
         raise BadInput(f"a change is text such as 'pcie=gen6', or keywords of deploy, not {shown(given)}",
@@ -69,10 +74,15 @@ def read_change(given: Any) -> tuple[str, Any]:
     return kind, value.strip()
 
 
+def as_text(keywords: dict[str, Any]) -> str:
+    """Keywords as one text, as --strategy has them."""
+    return ",".join(f"{key}={value if isinstance(value, str) else shown(value)}" for key, value in keywords.items())
+
+
 def apply(d: Deployment, given: Any) -> Change:
     """The deployments that a change leads to. Refuses what it cannot be asked of."""
     kind, value = read_change(given)
-    text = given if isinstance(given, str) else ",".join(f"{k}={v}" for k, v in value.items())
+    text = given if isinstance(given, str) else as_text(value)
     if kind == "keywords":
         return Change(text, (Variant("", changed(d, value)),), ())
     if kind == "power":

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from perfmodel.deployment import Deployment
-from perfmodel.errors import BadInput, UnknownName, is_number, shown
+from perfmodel.errors import BadInput, is_number, one_of, shown
 from perfmodel.insight.figures import (
     BUILDERS,
     Part,
@@ -99,11 +98,10 @@ def explain(
     ``against`` is another deployment; the break-even of their tok/s is then sought ``over`` concurrency, context
     (cached tokens of a step), bandwidth (of memory) or links (both as a multiple of today's), from ``low`` to ``high``.
     """
-    if figure not in FIGURES:
-        raise UnknownName("figure", figure, FIGURES)
+    one_of("figure", figure, FIGURES)
     if not isinstance(deployment, Deployment) or not isinstance(against, Deployment | None):
-        raise BadInput(f"explain takes deployments, not {shown(against if against else deployment)}")
-    if not is_number(concurrency) or not math.isfinite(concurrency) or not 1 <= concurrency <= 1e6:
+        raise BadInput(f"explain takes deployments, not {shown(deployment if against is None else against)}")
+    if not is_number(concurrency) or not 1 <= concurrency <= 1e6:
         raise BadInput(f"concurrency must lie between 1 and 1e6, not {shown(concurrency)}")
     ask = Question(float(concurrency), parse_lengths(input_tokens), parse_lengths(output_tokens), arrival)
     built = BUILDERS[figure](deployment, ask)
@@ -185,12 +183,11 @@ def _break_even(
 ) -> BreakEven:
     ranges = {"concurrency": (1.0, 4096.0), "context": (128.0, 131072.0), "bandwidth": (0.25, 4.0),
               "links": (0.1, 10.0)}
-    if over not in ranges:
-        raise UnknownName("axis of a break-even", over, ranges)
+    one_of("axis of a break-even", over, ranges)
     for given in (low, high):
         if given is not None and not is_number(given):
             raise BadInput(f"the ends of a range are numbers, not {shown(given)}")
-    start, end = low or ranges[over][0], high or ranges[over][1]
+    start, end = (usual if given is None else given for given, usual in zip((low, high), ranges[over], strict=True))
 
     def one(d: Deployment, grid: np.ndarray) -> np.ndarray:
         if over == "concurrency":

@@ -84,7 +84,7 @@ def read_launch(text: str, engine: str | None = None, moe: bool = True, environm
     >>> launch.engine, launch.model, launch.keywords, launch.unknown, launch.gpus
     ('vllm', 'org/model', {'tp': 2}, ('--no-such-flag',), 2)
     """
-    for given in (text, engine or ""):
+    for given in (text, "" if engine is None else engine):
         if not isinstance(given, str):
             raise BadInput(f"the command and the engine must be text, not {shown(given)}")
     line, known = logical_line(text, dict(environment or {}))

@@ -179,7 +179,7 @@ def machines(node: Node, gpu: Accelerator, wanted: str) -> Changed:
     """Several of this machine on one network; ``2`` or ``2@12.5 GB/s``, the rate of a machine's port."""
     from perfmodel.units import parse
 
-    count, _, text = wanted.partition("@")
+    count, at, text = wanted.partition("@")
     if not re.fullmatch(r"\s*\d{1,2}\s*", count) or not 2 <= int(count) <= 64:
         raise BadInput(f"nodes must be 2 to 64, or 2@12.5 GB/s, not {wanted[:40]!r}")
     if set(node.topology.vertices.values()) & set(OUTSIDE):
@@ -187,9 +187,11 @@ def machines(node: Node, gpu: Accelerator, wanted: str) -> Changed:
     many = int(count)
     rate = NIC_RATE * (node.count if gpu.form == "sxm" else 1)
     try:
-        rate = parse(text.strip(), "B/s") if text else rate
+        rate = parse(text.strip(), "B/s") if at else rate
     except ValueError as problem:
         raise BadInput(f"nodes: {problem}") from None
+    if not 1e6 <= rate <= 1e14:
+        raise BadInput(f"nodes: the rate of a port must lie between 1 MB/s and 100 TB/s, not {text[:40]!r}")
     vertices = {f"{name}.{m}": kind for m in range(many) for name, kind in node.topology.vertices.items()}
     links = [link.model_copy(update={"a": f"{link.a}.{m}", "b": f"{link.b}.{m}"})
              for m in range(many) for link in node.topology.links]
@@ -230,6 +232,8 @@ def _inside(table: AllReduce, count: int) -> AllReduce:
 
 def without(node: Node, lost: int) -> Changed:
     """The node less its last GPUs."""
+    if node.count == 1:
+        raise BadInput(f"{node.name} has one GPU; none is left when it is lost")
     if not 1 <= lost < node.count:
         raise BadInput(f"lost must be 1 to {node.count - 1}, not {lost}")
     gone = set(Graph(node).gpus[node.count - lost:])

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from perfmodel.deployment import Deployment
-from perfmodel.errors import BadInput, UnknownName
+from perfmodel.errors import BadInput, UnknownName, shown
 from perfmodel.insight.variants import with_factors
 from perfmodel.step import step
 from perfmodel.step.factors import NAMES
@@ -179,7 +179,7 @@ def break_even(rates: Rates, axis: str, low: float, high: float, names: tuple[st
     if axis not in AXES:
         raise UnknownName("axis of a break-even", axis, AXES)
     if not 0 < low < high <= 1e9:
-        raise BadInput(f"a range needs 0 < low < high, not {low:g} to {high:g}")
+        raise BadInput(f"a range needs 0 < low < high, not {shown(low)} to {shown(high)}")
     if axis == "concurrency":
         if high - low > 20_000:
             raise BadInput("a range of concurrencies may have 20,000 values at most")

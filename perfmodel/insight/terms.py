@@ -15,7 +15,7 @@ from perfmodel.serving.closed_loop import closed_loop
 from perfmodel.serving.lengths import parse_lengths
 from perfmodel.step import prefill, step
 from perfmodel.step.factors import factors_of
-from perfmodel.step.slots import usual_arrival
+from perfmodel.step.slots import arrival_of
 
 _PROBE = 0.05       # move of a factor's logarithm that gives its slope
 _SHOWN = 4
@@ -122,7 +122,7 @@ def _settings(d: Deployment, arrival: str | None) -> Iterator[tuple[str, Deploym
     """What may be other than the launch line says, or than was assumed."""
     o = d.options
     if o.pp > 1:
-        now = arrival or usual_arrival(o)
+        now = arrival_of(o, arrival)
         other = "staggered" if now == "burst" else "burst"
         yield f"slots filled {other} rather than {now}", d, other
     yield (f"CUDA graphs {'off' if o.cuda_graphs else 'on'} after all",

@@ -11,7 +11,7 @@ import numpy as np
 
 from perfmodel.deployment import Deployment
 from perfmodel.errors import BadInput, PerfModelError, is_number, shown
-from perfmodel.insight.changes import Change, Variant, apply, read_change
+from perfmodel.insight.changes import Change, Variant, apply, as_text, read_change
 from perfmodel.planner.job_start import LOAD_BPS, start_of
 from perfmodel.serving import ServingCurve, predict
 from perfmodel.serving.curve import Band
@@ -105,6 +105,8 @@ def whatif(
     Without ``changes``, those that this node can be asked about. ``prices`` are by the text of a change; priced changes
     are ranked by tok/s at the heaviest load for their price, then the others by tok/s.
     """
+    if changes is not None and not isinstance(changes, Iterable):
+        raise BadInput(f"changes must be a list of texts or of keywords, not {shown(changes)}")
     asked = list(changes) if changes is not None and not isinstance(changes, str | dict) else (
         usual(deployment) if changes is None else [changes])
     if len(asked) > MOST_CHANGES:
@@ -134,11 +136,13 @@ def whatif(
 
 def _text(given: Any) -> str:
     kind, value = read_change(given)
-    return str(given) if kind != "keywords" else ",".join(f"{k}={v}" for k, v in value.items())
+    return str(given) if kind != "keywords" else as_text(value)
 
 
 def _prices(prices: Mapping[str, float] | None, asked: list[Any]) -> dict[str, float]:
     texts = [_text(given) for given in asked]
+    if not isinstance(prices, Mapping | None):
+        raise BadInput(f"prices must be a table by the text of a change, not {shown(prices)}")
     for text, price in (prices or {}).items():
         if text not in texts:
             raise BadInput(f"a price is given for {shown(text)}, which is not asked about", texts[:8])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -134,13 +135,17 @@ class Links:
         machines = self.graph.machines(gpus)
         local = max(2, ranks // machines)
         figures = fabric.figures.ops.get(op) or fabric.figures               # type: ignore[call-overload]
-        ring = op in RING_OPS or op == "send_recv"
         inside = [gpu for gpu in gpus if self.graph.machine_of[gpu] == 0]
-        rate = (self.graph.ring_Bps if ring else self.graph.exchange_Bps)(inside if len(inside) > 1 else gpus)
+        widths = {"all_to_all": self.graph.exchange_Bps, "send_recv": self._neighbours_Bps}
+        rate = widths.get(op, self.graph.ring_Bps)(inside if len(inside) > 1 else gpus)
         table = self._scaled(fabric, figures, op, local, rate)
         if op in RING_OPS and not self.search(ranks).nvlink and fabric.transport != "nvlink":
             table.pop("LL128", None)
         return self._across(table, op, ranks, machines) if machines > 1 else table
+
+    def _neighbours_Bps(self, gpus: Sequence[str]) -> float:
+        """What each GPU sends to its neighbour while all do, over the one path between them. [B/s]"""
+        return self.graph.shared_Bps(list(zip(gpus, [*gpus[1:], gpus[0]], strict=True)))
 
     def _scaled(self, fabric: Fabric, figures: AllReduce, op: str, ranks: int, rate_Bps: float) -> dict[str, Protocol]:
         """The class's figures for a group inside a machine whose links carry ``rate_Bps``."""
@@ -198,6 +203,9 @@ class Links:
         far = max(self.graph.path(gpus[0], gpu).latency_s for gpu in gpus)
         hops = {p.name: p.hop_s for p in read_protocols(net.figures, op, machines, CLASS_GPUS)}
         width = self.network_Bps(gpus)
+        if op == "send_recv":                           # one message takes the NIC of its GPU, not all of them
+            width = min(width, *(self.graph.path(a, b).bandwidth_Bps for a, b in zip(gpus, [*gpus[1:], gpus[0]],
+                                                                                      strict=True)))
         shares = {p.name: p.busbw_Bps / float(net.bandwidth)
                   for p in read_protocols(net.figures, op, machines, CLASS_GPUS)}
         steps = {"all_reduce": 2 * machines, "all_to_all": 0, "send_recv": 1}.get(op, machines - 1)

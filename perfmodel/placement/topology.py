@@ -65,6 +65,12 @@ class Graph:
         return tuple(name for name, kind in self.kinds.items() if kind == "gpu")
 
     @cached_property
+    def _onward(self) -> dict[str, tuple[str, ...]]:
+        """Neighbours through which a path can go on: no GPU forwards for others."""
+        return {here: tuple(there for there in around if self.kinds[there] != "gpu")
+                for here, around in self.edges.items()}
+
+    @cached_property
     def machine_of(self) -> dict[str, int]:
         """Machine of every vertex: what stays joined when rails and network are taken away."""
         found: dict[str, int] = {}
@@ -96,10 +102,12 @@ class Graph:
             cost, links, narrow, _, here, hops = heapq.heappop(queue)
             if here == b:
                 return Path(hops, self._level(a, hops))
-            if here in done or (self.kinds[here] == "gpu" and here != a):
-                continue                                # no GPU forwards for others
+            if here in done:
+                continue
             done.add(here)
-            for there, hop in self.edges[here].items():
+            last = (b,) if self.kinds.get(b) == "gpu" and b in self.edges[here] else ()
+            for there in (*self._onward[here], *last):
+                hop = self.edges[here][there]
                 ticket += 1
                 narrower = max(narrow, 1 / hop.bandwidth_Bps)
                 heapq.heappush(queue, (cost + self._far(here, there), links + 1, narrower, ticket, there, (*hops, hop)))
@@ -154,11 +162,14 @@ class Graph:
         """What one GPU sends to all others together while all do the same. [B/s]"""
         if len(gpus) < 2:
             return float("inf")
-        inside = [(a, b) for a in gpus for b in gpus if a != b and self.machine_of[a] == self.machine_of[b]]
+        members: dict[int, list[str]] = {}
+        for gpu in gpus:
+            members.setdefault(self.machine_of[gpu], []).append(gpu)
+        inside = [(a, b) for machine in members.values() for a in machine for b in machine if a != b]
         rate = self.shared_Bps(inside) * (len(gpus) - 1)
-        machines = Counter(self.machine_of[gpu] for gpu in gpus)
-        if len(machines) > 1:
-            away = max(count * (len(gpus) - count) / self.uplink_Bps(machine) for machine, count in machines.items())
+        if len(members) > 1:
+            away = max(len(here) * (len(gpus) - len(here)) / self.uplink_Bps(number)
+                       for number, here in members.items())
             rate = min(rate, (len(gpus) - 1) / away)
         return rate
 
@@ -171,9 +182,16 @@ class Graph:
 
     def uplink_Bps(self, machine: int) -> float:
         """Bandwidth of a machine to the outside, one direction, all NICs. [B/s]"""
-        out = [hop.bandwidth_Bps for name, number in self.machine_of.items() if number == machine
-               for there, hop in self.edges[name].items() if self.kinds[there] in OUTSIDE]
-        return sum(out) if out else float("inf")
+        return self._uplinks.get(machine, float("inf"))
+
+    @cached_property
+    def _uplinks(self) -> dict[int, float]:
+        found: dict[int, float] = {}
+        for name, number in self.machine_of.items():
+            for there, hop in self.edges[name].items():
+                if self.kinds[there] in OUTSIDE:
+                    found[number] = found.get(number, 0.0) + hop.bandwidth_Bps
+        return found
 
     # ------------------------------------------------------------ peer access
 

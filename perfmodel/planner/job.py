@@ -12,13 +12,13 @@ from perfmodel.costs.reliability import checkpointed_wall_s
 from perfmodel.costs.serving import lived_tokens
 from perfmodel.deployment import Deployment
 from perfmodel.errors import BadInput, Infeasible, is_number, shown, whole
+from perfmodel.planner.job_phases import MOST_NODES, Phases, Work, phases_of, work_of
 from perfmodel.planner.job_phases import SIMULATED as SIMULATED
-from perfmodel.planner.job_phases import Phases, Work, phases_of, work_of
 from perfmodel.planner.job_power import Draw, draw_of
 from perfmodel.planner.job_start import Start, positive, start_of
 from perfmodel.step.factors import Z80
 from perfmodel.step.memory import memory
-from perfmodel.step.slots import usual_arrival
+from perfmodel.step.slots import arrival_of
 
 AT_ONCE_S = 1.0  # work between two checkpoints where every finished answer is written by itself
 # For the reader who has no rate of his own: 419 unexpected interruptions of 16,384 GPUs in 54 days of training
@@ -138,7 +138,9 @@ def size_job(
     [B] of a node, ``warmup`` [s], ``gpu_power`` [W] replace assumptions. ``arrival`` as in `predict`; a long job
     replaces its requests many times, so that its pipeline slots end up evenly filled, but for vLLM's.
     """
-    arrival = arrival or usual_arrival(deployment.options, lasting=True)
+    if not isinstance(deployment, Deployment):
+        raise BadInput(f"a job is sized on a deployment, not on {shown(deployment)}", ["pm.deploy(...) makes one"])
+    arrival = arrival_of(deployment.options, arrival, lasting=True)
     work = work_of(samples, input_tokens, output_tokens, requests, concurrency, request_rate, arrival)
     failing = _failing(restarts, failure_rate, checkpoint_interval, checkpoint_time)
     for name, price in (("price_per_gpu_hour", price_per_gpu_hour), ("price_per_kwh", price_per_kwh)):
@@ -149,6 +151,7 @@ def size_job(
         raise Infeasible(f"{deployment.name} does not start: {report.pool.reason}", report.hints)
     start = start_of(deployment, load_rate=load_rate, storage_bandwidth=storage_bandwidth, host_memory=host_memory,
                      warmup=warmup)  # fmt: skip
+    nodes = whole("nodes", nodes, 1, MOST_NODES)
     phases = phases_of(deployment, work, nodes, progress)
     draw = draw_of(deployment, phases.curve, arrival, gpu_power)
     return _job(deployment, work, start, phases, draw, failing, nodes, (price_per_gpu_hour, price_per_kwh))
@@ -160,17 +163,22 @@ def _failing(restarts: Any, rate: Any, interval: Any, dump: Any) -> Failing:
     positive(1e-3, checkpoint_interval=interval)
     if not is_number(dump) or not 0 <= dump <= 1e6:
         raise BadInput(f"checkpoint_time must lie between 0 and 1e6 seconds, not {shown(dump)}")
+    if dump and interval is None:
+        raise BadInput("checkpoint_time needs checkpoint_interval: without one each answer is written when it is done",
+                       ["checkpoint_interval=600"])  # fmt: skip
     return Failing(float(rate or 0.0), whole("restarts", restarts, 0, 10**6), float(interval or AT_ONCE_S), float(dump))
 
 
 def _lost(failing: Failing, start: Start, phases: Phases, work: Work, nodes: int) -> tuple[float, float, float]:
-    """Expected time lost to failures [s], their number over all nodes, and the deviation of that time [s].
+    """Expected time lost to failures and writes [s], the number of failures, and the deviation of that time [s].
 
     A failure stops one node; the others take its samples.
     """
     again = start.again_s + phases.running * lived_tokens(work.outputs.mean, work.outputs.spread) / phases.tok_s
     each = again + failing.interval_s / 2
     lost, count = failing.restarts * each / nodes, float(failing.restarts)
+    if not failing.per_node_hour:
+        lost += phases.work_s * failing.dump_s / _between(phases.work_s, failing)
     if failing.per_node_hour:
         wall = float(_wall(phases.work_s, failing, again))
         if not np.isfinite(wall) or wall > 1e3 * phases.work_s:
@@ -186,9 +194,13 @@ def _lost(failing: Failing, start: Start, phases: Phases, work: Work, nodes: int
 
 def _wall(work_s: float, failing: Failing, again_s: float) -> Any:
     mtbf = 3600 / failing.per_node_hour
-    interval = min(failing.interval_s, max(work_s, AT_ONCE_S))
     with np.errstate(over="ignore"):
-        return checkpointed_wall_s(work_s, interval, failing.dump_s, again_s, mtbf)
+        return checkpointed_wall_s(work_s, _between(work_s, failing), failing.dump_s, again_s, mtbf)
+
+
+def _between(work_s: float, failing: Failing) -> float:
+    """Work between two writes, all of it at most. [s]"""
+    return min(failing.interval_s, max(work_s, AT_ONCE_S))
 
 
 def _job(

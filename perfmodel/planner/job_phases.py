@@ -100,7 +100,7 @@ def phases_of(
     deployment: Deployment, work: Work, nodes: int = 1, progress: Callable[[int, int], None] | None = None
 ) -> Phases:
     """Phases of the work on ``nodes`` equal deployments that take samples from one queue."""
-    whole("nodes", nodes, 1, MOST_NODES)
+    nodes = whole("nodes", nodes, 1, MOST_NODES)
     if work.request_rate is not None:
         return _arriving(deployment, work, nodes)
     nodes = min(nodes, work.count)

@@ -64,7 +64,7 @@ def start_of(
     reads = 1 if cached else options.tp * options.dp
     disk_s = 0.0 if storage_bandwidth is None else reads * here / storage_bandwidth
     graphs = bool(deployment.engine.capture_sizes(options, deployment.facts))
-    ready = warmup if warmup is not None else WARMUP_S if graphs else WARMUP_EAGER_S
+    ready = float(warmup) if warmup is not None else WARMUP_S if graphs else WARMUP_EAGER_S
     load = max(rank_s, disk_s)
     known = load_rate is not None or (storage_bandwidth is not None and disk_s >= rank_s)
     return Start(
@@ -109,7 +109,7 @@ def _notes(
 
 
 def positive(least: float, **given: Any) -> None:
-    """Refuse what is neither None nor a finite number of at least so much."""
+    """Refuse what is neither None nor a number of at least so much, up to 1e18."""
     for name, value in given.items():
         if value is not None and not (is_number(value) and least <= value <= 1e18):
-            raise BadInput(f"{name} must be at least {least:g}, not {shown(value)}")
+            raise BadInput(f"{name} must lie between {least:g} and 1e18, not {shown(value)}")

@@ -11,7 +11,7 @@ from perfmodel import catalog
 from perfmodel.catalog import ModelArch, Node
 from perfmodel.catalog.lookup import find
 from perfmodel.deployment import Deployment, deploy
-from perfmodel.errors import BadInput, IllegalDeployment, UnknownName, is_number, shown, word
+from perfmodel.errors import BadInput, IllegalDeployment, UnknownName, is_number, shown, whole, word
 from perfmodel.planner.space import STRATEGY
 
 # Endings by which the catalog names a checkpoint of the same model in other formats.
@@ -31,8 +31,7 @@ class Kind:
 def kinds(model: str | ModelArch, node: Any, engine: Any, gpus: int | None, price: Any, variants: bool,
           fixed: Mapping[str, Any]) -> list[Kind]:
     """Every combination asked for; a name that is not known is refused before anything is searched."""
-    if gpus is not None and (not is_number(gpus) or gpus != int(gpus) or not 1 <= gpus <= 4096):
-        raise BadInput(f"gpus must be a whole number from 1 to 4096, not {shown(gpus)}")
+    gpus = None if gpus is None else whole("gpus", gpus, 1, 4096)
     arch = model if isinstance(model, ModelArch) else catalog.load_model(model)
     models = [arch, *(siblings(arch) if variants and "quantization" not in fixed else ())]
     names, engines = _several("node", node), [word("engine", one) for one in _several("engine", engine)]
@@ -106,5 +105,5 @@ def _prices(price: Any, machines: list[tuple[Node, Any]]) -> list[float | None]:
 
 def _money(name: str, value: Any) -> float:
     if not is_number(value) or not 0 < value < 1e9:
-        raise BadInput(f"{name} must be a positive number, not {shown(value)}")
+        raise BadInput(f"{name} must lie above 0 and below 1e9, not {shown(value)}")
     return float(value)

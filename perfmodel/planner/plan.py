@@ -10,8 +10,8 @@ import numpy as np
 
 from perfmodel.catalog import ModelArch
 from perfmodel.deployment import Deployment, varied
-from perfmodel.deployment.deploy import KEYWORDS
-from perfmodel.errors import BadInput, Infeasible, UnknownName, is_number, shown, word
+from perfmodel.deployment.deploy import KEYWORDS, checked
+from perfmodel.errors import BadInput, Infeasible, UnknownName, is_number, shown, whole, word
 from perfmodel.planner.job import Job, size_job
 from perfmodel.planner.kinds import Kind, kinds
 from perfmodel.planner.measure import measure_command
@@ -170,7 +170,10 @@ def plan(
     unknown = [key for key in fixed if key not in (*KEYWORDS, "calibration")]
     if unknown:
         raise UnknownName("deploy keyword", unknown[0], (*KEYWORDS, "calibration", "model", "node", "engine"))
-    kept_fixed = {key: value for key, value in fixed.items() if value is not None}
+    for name, value in (("variants", variants), ("disaggregate", disaggregate)):
+        if not isinstance(value, bool):
+            raise BadInput(f"{name} must be True or False, not {shown(value)}")
+    kept_fixed = {key: checked(key, value) for key, value in fixed.items() if value is not None}
     inputs, outputs = parse_lengths(input_tokens), parse_lengths(output_tokens)
     most = float(concurrency or min(1024, samples or 1024))
     spans = kinds(model, node, engine, gpus, price_per_gpu_hour, variants, kept_fixed)
@@ -363,8 +366,8 @@ def _check(target: str, samples: Any, **numbers: Any) -> None:
     if (target == "time") != (samples is not None):
         raise BadInput("samples goes with target time: how many requests the job has",
                        ["target='time', samples=100000"])
-    if samples is not None and (not is_number(samples) or samples != int(samples) or not 1 <= samples <= 1e12):
-        raise BadInput(f"samples must be a whole number of at least 1, not {shown(samples)}")
+    if samples is not None:
+        whole("samples", samples, 1)
     for name, value in numbers.items():
         if (value is not None or name == "keep") and (not is_number(value) or not 0 < value < 1e9):
-            raise BadInput(f"{name} must be a positive number, not {shown(value)}")
+            raise BadInput(f"{name} must lie above 0 and below 1e9, not {shown(value)}")

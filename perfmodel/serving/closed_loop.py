@@ -23,7 +23,7 @@ from perfmodel.step.factors import factors_of
 from perfmodel.step.memory import kv_pool, running_limit
 from perfmodel.step.operations import Row, mapped
 from perfmodel.step.slots import Occupancy, occupancy
-from perfmodel.step.speculation import per_token, widened
+from perfmodel.step.speculation import gained, per_token, widened
 
 GROUPS = {
     "compute": "arithmetic",
@@ -210,7 +210,7 @@ def together_s(loop: Loop, table: dict[str, Any]) -> Any:
 def steps_before_s(deployment: Deployment, running: Any, tpot: Any) -> Any:
     """Steps of others that come first: half of the one under way; and the next, where that is made up already. [s]"""
     steps = 1.5 if deployment.engine.overlaps_host(deployment.options) else 0.5
-    return steps * np.clip(running - 1, 0.0, 1.0) * tpot
+    return steps * gained(deployment.options) * np.clip(running - 1, 0.0, 1.0) * tpot
 
 
 def _begun(loop: Loop, times: Times) -> Any:
@@ -290,7 +290,8 @@ def _notes(deployment: Deployment, placement: Any, rule: str, spread: bool, roun
 def _ttft_percentiles(loop: Loop, times: Times, together: Any, shape: tuple[int, ...]) -> dict[str, np.ndarray]:
     """Upper percentiles of TTFT: of the steady state, or of the first round where that holds so many of the run."""
     steady = first(ttft_of(replace(loop, rounds=np.inf), times, together), shape)
-    step, start = first(times.decode.seconds, shape), first(together, shape)
+    step = gained(loop.placement.deployment.options) * first(times.decode.seconds, shape)
+    start = first(together, shape)
     found = {}
     for q in (95, 99):
         early = start * np.maximum(1 - loop.rounds * (1 - q / 100), 0.0) if np.all(np.isfinite(loop.rounds)) else 0.0

@@ -75,7 +75,8 @@ def disaggregated(
     rate_of_batch = np.maximum.accumulate(grid / np.maximum(answers, 1e-9))
     capacity = float(pools_req_s(n_prefill, alone, n_decode, rate_of_batch[-1]))
     served, wait, batch, asked = _balance(
-        flight, rates, capacity, n_prefill, n_decode, alone, way, grid, rate_of_batch, answers
+        flight, rates, capacity, n_prefill, n_decode, alone, FRONT.alone_s(inputs.mean) + way, grid, rate_of_batch,
+        answers,
     )
     ttft = (FRONT.alone_s(inputs.mean) + wait + way)[None] + np.broadcast_to(prompt, (len(prompt), len(asked)))
     tpot = np.stack([np.interp(batch, grid, np.broadcast_to(row, grid.shape)) for row in np.atleast_2d(steps)])
@@ -107,20 +108,28 @@ def _balance(
     flight: np.ndarray | None, rates: np.ndarray | None, capacity: float, n_prefill: int, n_decode: int, alone: float,
     way: float, grid: np.ndarray, rate_of_batch: np.ndarray, answers: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:  # fmt: skip
-    """Requests a second, wait for prefill, batch of a decode copy, and what was asked: by Little's law."""
+    """Requests a second, wait for prefill, batch of a decode copy, and what was asked: by Little's law.
+
+    ``way`` is all that a request passes beside the two pools. In a closed loop a request finds the others only.
+    """
     served = capacity * np.linspace(1e-4, 0.9999, 4000)
     load = np.minimum(served * alone / n_prefill, 0.9999)
     waits = queue_wait_s(load, alone, 1.0)
     batches = np.interp(served / n_decode, rate_of_batch, grid)
     lone = np.minimum(served / n_decode * answers[0], 1.0)  # below one request a copy idles part of the time
-    inside = served * (FRONT.way_s + waits + alone + way) + n_decode * np.where(batches > 1, batches, lone)
+    beside = served * (alone + way) + n_decode * np.where(batches > 1, batches, lone)
     if rates is not None:
         at = np.minimum(rates, capacity * 0.9999)
         return np.minimum(rates, capacity), np.interp(at, served, waits), np.interp(at, served, batches), rates
     assert flight is not None
-    at = np.interp(flight, inside, served)
-    queue = np.maximum(flight - np.interp(at, served, inside), 0.0) / np.maximum(at, 1e-12)
-    return at, np.interp(at, served, waits) + queue, np.interp(at, served, batches), flight
+    at, wait = np.zeros(len(flight)), np.zeros(len(flight))
+    for i, many in enumerate(flight):
+        seen = waits * (many - 1) / many
+        inside = beside + served * seen
+        at[i] = np.interp(many, inside, served)
+        queue = max(many - float(np.interp(at[i], served, inside)), 0.0) / max(at[i], 1e-12)
+        wait[i] = np.interp(at[i], served, seen) + queue
+    return at, wait, np.interp(at, served, batches), flight
 
 
 def _check(deployment: Deployment, bandwidth: Any) -> None:

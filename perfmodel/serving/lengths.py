@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from math import exp, log, sqrt
 from typing import Any
 
-from perfmodel.errors import BadInput, is_number, shown
+from perfmodel.errors import BadInput, is_number, shown, whole
 
 KINDS = "a number, uniform:LOW:HIGH, lognormal:MEAN:SIGMA, falling:MEAN or file:NAME[:COLUMN]"
 
@@ -156,5 +156,6 @@ def sample(lengths: Lengths, count: int, seed: int = 0) -> Any:
     """
     import numpy as np
 
+    seed = whole("seed", seed, 0)
     values = quantiles(lengths, (np.arange(count) + 0.5) / count)
     return np.random.default_rng(seed).permutation(np.maximum(np.round(values), 1)).astype(int)

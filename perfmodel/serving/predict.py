@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from perfmodel.deployment import Deployment
-from perfmodel.errors import BadInput, UnknownName, shown
+from perfmodel.errors import BadInput, UnknownName, is_number, shown
 from perfmodel.serving.closed_loop import ROUNDS, closed_loop
 from perfmodel.serving.curve import ServingCurve
 from perfmodel.serving.disaggregated import disaggregated
@@ -17,7 +17,7 @@ from perfmodel.serving.lengths import parse_lengths
 from perfmodel.serving.open_loop import open_loop
 from perfmodel.serving.service import Service, engine_of, imbalance, prompt_of, with_limits, with_offload, with_router
 from perfmodel.serving.validity import claim
-from perfmodel.step.slots import usual_arrival
+from perfmodel.step.slots import arrival_of
 
 MOST_POINTS = 10_000
 
@@ -58,13 +58,15 @@ def predict(
     if requests is None and (extra.ttft_limit_s or extra.tpot_limit_s):
         rounds = np.inf  # who asks for goodput asks for a service that lasts
     engine = engine_of(extra, deployment)
+    if disaggregation is not None and extra.router != "even":
+        raise BadInput(f"router={extra.router!r} and disaggregation do not go together; pools are fed evenly")
     if disaggregation is not None:
         curve = disaggregated(engine, flight, rates, inputs, outputs, disaggregation, kv_bandwidth)
     elif flight is not None:
         curve = closed_loop(engine, flight, inputs, outputs, arrival, rounds=rounds)
     else:
         assert rates is not None
-        curve = open_loop(engine, rates, inputs, outputs, arrival or usual_arrival(engine.options, lasting=True))
+        curve = open_loop(engine, rates, inputs, outputs, arrival_of(engine.options, arrival, lasting=True))
     notes.append(claim(engine, np.asarray(curve.running), inputs, outputs))
     curve = replace(curve, assumptions=(*curve.assumptions, *notes))
     if extra.router != "even" and disaggregation is None:
@@ -79,13 +81,10 @@ def _rounds(requests: Any, flight: np.ndarray | None) -> Any:
         return ROUNDS
     if flight is None:
         raise BadInput("requests says how long a run with concurrency is; a request_rate has no end")
-    try:
-        count = float(requests)
-    except (TypeError, ValueError):
-        raise BadInput(f"requests must be a number, not {shown(requests)}") from None
-    if not count >= np.max(flight):
-        raise BadInput(f"requests={shown(requests)} must be at least the concurrency, {np.max(flight):g}")
-    return count / flight
+    if not is_number(requests) or not float(np.max(flight)) <= requests <= 1e12:
+        raise BadInput(f"requests must be a number of at least the concurrency, {np.max(flight):g}, not "
+                       f"{shown(requests)}")
+    return float(requests) / flight
 
 
 def _service(given: dict[str, Any]) -> Service:

@@ -27,7 +27,7 @@ def read_requests(path: str | Path) -> list[tuple[int, int]]:
                     raise BadInput(f"{file.name} has more than {_MOST_ROWS:,} rows")
                 pairs.append(_pair(row, f"{file.name}, row {number}"))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise BadInput(f"{file.name} cannot be read: {error}") from None
+        raise BadInput(f"{file.name} cannot be read: {getattr(error, 'strerror', None) or error}") from None
     if not pairs:
         raise BadInput(f"{file.name} has no rows")
     return pairs

@@ -10,7 +10,7 @@ import numpy as np
 from perfmodel.costs.disaggregation import kv_transfer_s, router_imbalance, share_within
 from perfmodel.deployment import Deployment
 from perfmodel.engines.rules import KV_BYTES
-from perfmodel.errors import BadInput, IllegalDeployment, UnknownName, is_number, shown
+from perfmodel.errors import BadInput, IllegalDeployment, is_number, one_of, shown
 from perfmodel.serving.curve import Band, ServingCurve
 from perfmodel.serving.lengths import Lengths
 
@@ -38,15 +38,14 @@ class Service:
         """Refuse what makes no sense, and what the engine cannot do."""
         if not isinstance(deployment, Deployment):
             raise BadInput(f"speed is asked of a deployment, not of {shown(deployment)}", ["pm.deploy(...) makes one"])
-        if self.router not in ROUTERS:
-            raise UnknownName("router", self.router, ROUTERS)
-        if self.offload_from not in TIERS:
-            raise UnknownName("place of offloaded KV", self.offload_from, TIERS)
+        one_of("router", self.router, ROUTERS)
+        one_of("place of offloaded KV", self.offload_from, TIERS)
         for name, least, most in (("images", 0, 1e4), ("tokens_per_image", 1, 1e6), ("offload_hit_rate", 0, 0.999),
                                   ("offload_bandwidth", 1e6, 1e13), ("ttft_limit_s", 1e-6, 1e6),
                                   ("tpot_limit_s", 1e-6, 1e6)):  # fmt: skip
             value = getattr(self, name)
-            if value is not None and not (is_number(value) and least <= value <= most):
+            optional = name not in ("images", "offload_hit_rate")
+            if not (optional and value is None) and not (is_number(value) and least <= value <= most):
                 raise BadInput(f"{name} must lie between {least:g} and {most:g}, not {shown(value)}")
         if self.images and deployment.model.vision is None:
             raise IllegalDeployment(f"{deployment.model.name} takes no images")

@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 
 from perfmodel.deployment import Deployment
-from perfmodel.errors import BadInput, UnknownName
+from perfmodel.errors import BadInput, is_number, one_of, shown, whole
 from perfmodel.placement import place
 from perfmodel.serving.frontend import FRONT, NOTE, Front
 from perfmodel.serving.scheduler import Copy
 from perfmodel.serving.tables import ServerTables, server_tables
 from perfmodel.step.memory import kv_pool
-from perfmodel.step.slots import usual_arrival
+from perfmodel.step.slots import arrival_of
 
 ROUTERS = ("round-robin", "least-loaded")
 MOST_REQUESTS = 5_000_000
@@ -70,6 +70,9 @@ class Simulation:
 
     def within(self, ttft_s: float | None = None, tpot_s: float | None = None) -> np.ndarray:
         """Which requests keep the limits; an answer of one token has no TPOT to break."""
+        for name, value in (("ttft_s", ttft_s), ("tpot_s", tpot_s)):
+            if value is not None and not (is_number(value) and 0 < value <= 1e12):
+                raise BadInput(f"{name} must lie above 0 and at most 1e12 seconds, not {shown(value)}")
         good = np.ones(len(self.outputs), bool)
         if ttft_s is not None:
             good &= self.ttft_s <= ttft_s
@@ -130,17 +133,19 @@ def simulate(
     as in `predict`. ``front`` lies between client and scheduler. Replicas that a router feeds in turn run on
     ``executor``. Deterministic: the same requests give the same times, wherever they run.
     """
+    if not isinstance(deployment, Deployment):
+        raise BadInput(f"simulate takes a deployment, not {shown(deployment)}", ["pm.deploy(...) makes one"])
     new, out = _whole("inputs", inputs), _whole("outputs", outputs)
+    concurrency = None if concurrency is None else whole("concurrency", concurrency, 1)
     times = _arrivals(arrivals, new, out)
     warnings = _possible(deployment, int(np.max(new + out)))
-    if router not in ROUTERS:
-        raise UnknownName("router", router, ROUTERS)
-    if hash_ids is not None and len(hash_ids) != len(new):
-        raise BadInput(f"{len(hash_ids)} lists of hash ids for {len(new)} requests")
+    one_of("router", router, ROUTERS)
+    block = whole("block", block, 1)
+    hash_ids = None if hash_ids is None else _ids(hash_ids, len(new))
     copies = min(deployment.options.dp, concurrency or deployment.options.dp)  # fewer requests leave some idle
     share = None if concurrency is None else max(1, round(concurrency / copies))
     largest = max(1, min(len(new) if share is None else share, len(new)))
-    arrival = arrival or usual_arrival(deployment.options, lasting=True)
+    arrival = arrival_of(deployment.options, arrival, lasting=True)
     tables = server_tables(
         deployment, largest, float(np.mean(new) + np.mean(out) / 2), arrival, float(np.mean(new))
     )
@@ -255,20 +260,36 @@ def _timeline(parts: list[np.ndarray], points: int = 400) -> tuple[np.ndarray, n
 def _arrivals(arrivals: Any, new: np.ndarray, out: np.ndarray) -> np.ndarray:
     if len(new) != len(out):
         raise BadInput(f"{len(new)} inputs and {len(out)} outputs: one of each a request")
-    times = np.zeros(len(new)) if arrivals is None else np.asarray(arrivals, float)
-    if len(times) != len(new) or not np.all(np.isfinite(times)) or np.any(np.diff(times) < 0):
+    try:
+        times = np.zeros(len(new)) if arrivals is None else np.asarray(arrivals, float)
+    except (TypeError, ValueError, OverflowError):
+        raise BadInput("arrivals must be a list of seconds, one a request") from None
+    if times.shape != new.shape or not np.all(np.isfinite(times)) or np.any(np.diff(times) < 0):
         raise BadInput("arrivals must be finite, ascending and one a request")
     return times
 
 
+def _ids(hash_ids: Any, count: int) -> list[list[Any]]:
+    """A list of ids a request."""
+    try:
+        lists = [list(ids) for ids in hash_ids if not isinstance(ids, str | bytes)]
+        hash(tuple(map(tuple, lists)))
+    except TypeError:
+        raise BadInput("hash_ids must be a list of ids for each request") from None
+    if len(lists) != count:
+        raise BadInput(f"{len(lists)} lists of hash ids for {count} requests")
+    if any(one != one for ids in lists for one in ids):  # NaN is found nowhere, not even where it was put
+        raise BadInput("hash_ids must be numbers or words, not NaN")
+    return lists
+
+
 def _whole(name: str, value: Any) -> np.ndarray:
     try:
-        array = np.asarray(value)
-        whole = np.round(array.astype(float)).astype(np.int64)
-    except (TypeError, ValueError):
+        array = np.round(np.asarray(value).astype(float))
+    except (TypeError, ValueError, OverflowError):
         raise BadInput(f"{name} must be a list of token counts") from None
-    if whole.ndim != 1 or len(whole) == 0 or np.any(whole < 1) or np.any(whole > 10**9):
+    if array.ndim != 1 or len(array) == 0 or not np.all((array >= 1) & (array <= 1e9)):
         raise BadInput(f"{name} must be a list of token counts from 1 to 1e9")
-    if len(whole) > MOST_REQUESTS:
-        raise BadInput(f"{name}: {len(whole):,} requests; at most {MOST_REQUESTS:,} are simulated at once")
-    return whole
+    if len(array) > MOST_REQUESTS:
+        raise BadInput(f"{name}: {len(array):,} requests; at most {MOST_REQUESTS:,} are simulated at once")
+    return array.astype(np.int64)

@@ -38,11 +38,15 @@ class ServerTables:
     interference: float  # seconds lost by running requests for a second of prefill
 
     def prompt_s(self, tokens: float, seen: float, prompts: int) -> float:
-        """Seconds of a forward of prompt tokens alone; each sees ``seen`` tokens on average."""
+        """Seconds of a forward of prompt tokens alone; each sees ``seen`` tokens on average.
+
+        A prompt longer than the budget, which some engines do not cut, takes as long as forwards of the whole budget.
+        """
         work = min(prompts, self.groups)
         price = self.prompts[work]
-        at = min(-(-int(tokens) // work), price.most)
-        return price.seconds[at] + price.attend[at] * seen
+        wide = -(-int(tokens) // work)
+        at = min(wide, price.most)
+        return (price.seconds[at] + price.attend[at] * seen) * wide / at
 
     def mixed_s(self, tokens: float, seen: float, prompts: int, size: int, step_s: float) -> float:
         """What prompt tokens add to a decode step of ``size`` sequences that takes ``step_s``: their device time, or
@@ -51,8 +55,9 @@ class ServerTables:
         price, alone = self.prompts[work], self.prompts[self.groups]
         new = -(-int(tokens) // work)
         at = min(new + beside, price.most)
-        more = price.device[at] + price.attend[at] * seen * new / at - alone.device[min(beside, alone.most)]
-        return max(more, price.launch[at] - (step_s - self.idle[size]), 0.0)
+        times = (new + beside) / at
+        more = times * price.device[at] + price.attend[at] * seen * new / at - alone.device[min(beside, alone.most)]
+        return max(more, times * price.launch[at] - (step_s - self.idle[size]), 0.0)
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from perfmodel.errors import BadInput, UnknownName, is_number, shown
+from perfmodel.errors import whole as least
 from perfmodel.serving.tables_in import rows, whole
 
 # Sources. mooncake: github kvcache-ai/Mooncake FAST25-release/traces and AIPerf's trace replay (docs.nvidia.com/aiperf,
@@ -59,6 +60,7 @@ def read_trace(path: str | Path, form: str | None = None, limit: int | None = No
         raise UnknownName("format of a trace", form, FORMATS)
     if not is_number(speed) or not 1e-6 <= speed <= 1e6:
         raise BadInput(f"speed must lie between 1e-6 and 1e6, not {shown(speed)}")
+    limit = None if limit is None else least("limit", limit, 1)
     name = Path(path).name
     times: list[float] = []
     inputs: list[int] = []

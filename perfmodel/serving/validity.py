@@ -36,6 +36,9 @@ def outside(deployment: Deployment, running: np.ndarray, inputs: Lengths, output
     crowd = many * prompt / outputs.mean / max(rules.budget - many, 1.0)
     if rules.mixes and crowd > (CROWDED if prompt <= rules.budget else CROWDED_CUT):
         found.append(f"prompts take {crowd:.0%} of the {rules.budget:,} tokens of a forward, and wait for each other")
+    if options.pp > 1 and prompt > rules.budget:                # by up to 30 % of the rate with two stages
+        found.append(f"prompts are cut into forwards of {rules.budget:,} tokens, which the simulator puts through the "
+                     "pipeline one after another")
     if rules.mixes and not options.cuda_graphs:                 # by up to 7 % in the simulator
         found.append("without CUDA graphs the host paces the forwards that prompts share with decode tokens")
     return found

@@ -114,7 +114,7 @@ def collective(
         raise BadInput(f"message_bytes must be a number or a list of them, not {shown(message_bytes)}") from None
     if not sizes.size or not np.all((sizes > 0) & (sizes <= 1e15)):
         raise BadInput(f"message_bytes must be positive and at most 1e15, not {shown(message_bytes)}")
-    d = _carrier(machine, engine or "vllm", nccl, ways)
+    d = _carrier(machine, "vllm" if engine is None else engine, nccl, ways)
     links = links_of(d)
     factors = factors_of(d) if engine else _alone(from_calibration(catalog.load_calibration(d.accelerator.name)))
     table = factors.draws(sizes.ndim)

@@ -9,7 +9,7 @@ import numpy as np
 
 from perfmodel.deployment import Deployment
 from perfmodel.engines.options import Options
-from perfmodel.errors import UnknownName
+from perfmodel.errors import one_of
 
 ARRIVALS = ("burst", "staggered")
 
@@ -37,6 +37,11 @@ def usual_arrival(options: Options, lasting: bool = False) -> str:
     return "burst" if options.engine == "sglang" and not lasting else "staggered"
 
 
+def arrival_of(options: Options, asked: str | None, lasting: bool = False) -> str:
+    """The arrival that was asked for, else the engine's usual one."""
+    return usual_arrival(options, lasting) if asked is None else one_of("arrival", asked, ARRIVALS)
+
+
 def loop_in_line(options: Options) -> bool:
     """Whether a stage stands still while the host takes a micro-batch's tokens and makes up the next micro-batch.
 
@@ -53,20 +58,17 @@ def occupancy(deployment: Deployment, batch: Any, max_running: int, arrival: str
     from the queue whatever slot comes by). ``staggered``: they spread evenly, as they do once finished requests have
     been replaced many times. The default is the engine's own, `usual_arrival`. What exceeds all slots waits.
     """
-    if arrival not in (None, *ARRIVALS):
-        raise UnknownName("arrival", str(arrival), ARRIVALS)
-    dealt = _dealt(deployment, batch, max_running, arrival)
+    dealt = _dealt(deployment, batch, max_running, arrival_of(deployment.options, arrival))
     return replace(dealt, in_line=loop_in_line(deployment.options))
 
 
-def _dealt(deployment: Deployment, batch: Any, max_running: int, arrival: str | None) -> Occupancy:
+def _dealt(deployment: Deployment, batch: Any, max_running: int, rule: str) -> Occupancy:
     options, engine = deployment.options, deployment.engine
     running = np.maximum(np.asarray(batch, float), 1.0)
     if options.pp == 1:
         return _pair(running, running, np.ones_like(running), np.zeros_like(running), "one batch")
     slots, limit = engine.slots(options), float(engine.slot_limit(options, max_running))
     running = np.minimum(running, slots * limit)
-    rule = arrival or usual_arrival(options)
     if rule == "burst":
         full = np.minimum(np.floor(running / limit), slots)
         rest = np.where(full >= slots, 0.0, running - full * limit)

@@ -36,6 +36,12 @@ def queries(options: Options) -> int:
     return 1 + spec.drafts if spec else 1
 
 
+def gained(options: Options) -> float:
+    """Tokens that a sequence gains in one step. [1]"""
+    spec = speculation(options.speculative)
+    return float(spec.tokens) if spec else 1.0
+
+
 def per_token(forward: Forward, deployment: Deployment) -> Forward:
     """A decode step as the time of one output token: what a step yields divides all of it."""
     spec = speculation(deployment.options.speculative)

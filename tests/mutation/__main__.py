@@ -1,4 +1,4 @@
-"""``python -m tests.mutation``: mutate a copy of the tree with mutmut 3, run the tests that reach each mutant, count."""
+"""``python -m tests.mutation``: mutate a copy of the tree with mutmut 3, test each mutant, and count."""
 
 import json
 import os
@@ -18,7 +18,7 @@ COPIED = ("perfmodel", "hardware", "models", "tests")
 @click.option("--sample", "size", default=300, show_default=True, help="mutants of a room; 0: all of them")
 @click.option("--seed", default=1, show_default=True)
 @click.option("--room", "rooms", multiple=True, help="only this one; repeatable  [default: costs, placement, engines]")
-@click.option("--out", default=ROOT / "build" / "mutation", type=click.Path(path_type=Path), help="the copy and results")
+@click.option("--out", default=ROOT / "build" / "mutation", type=click.Path(path_type=Path), help="copy and results")
 @click.option("--survivors", is_flag=True, help="only those of the sample that are not killed so far")
 @click.option("--report-only", is_flag=True, help="run nothing, print what the last run found")
 def main(size: int, seed: int, rooms: tuple[str, ...], out: Path, survivors: bool, report_only: bool) -> None:
@@ -39,9 +39,9 @@ def main(size: int, seed: int, rooms: tuple[str, ...], out: Path, survivors: boo
         killed = _status(out, "killed")
         names = [name for name in names if name not in killed]
     if not report_only:
-        command = [Path(sys.executable).with_name("mutmut"), "run", "--max-children", "1", *names]
-        if subprocess.call(command, env=os.environ | {"CI": "1", "MPLBACKEND": "Agg"}):
-            sys.exit("mutmut stopped: does the list of tests in setup.cfg pass without a mutant?")
+        _mutmut(names[:1])      # records which tests reach which function
+        _choose(out)
+        _mutmut(names)
     sys.exit(0 if _report(out, chosen) else 1)
 
 
@@ -55,6 +55,23 @@ def _copy(out: Path) -> None:
     here = Path(__file__).parent
     shutil.copy2(here / "setup.cfg", out)
     shutil.copy2(here / "limits.py", out / "conftest.py")
+
+
+def _mutmut(names: list[str]) -> None:
+    command = [Path(sys.executable).with_name("mutmut"), "run", "--max-children", "1", *names]
+    if subprocess.call(command, env=os.environ | {"CI": "1", "MPLBACKEND": "Agg"}):
+        sys.exit("mutmut stopped: does the list of tests in setup.cfg pass without a mutant?")
+
+
+def _choose(out: Path) -> None:
+    """Of the tests that reach a function keep the 40 fastest, and 40 at even distances among the others."""
+    path = out / "mutants" / "mutmut-stats.json"
+    stats = json.loads(path.read_text())
+    took, reach = stats["duration_by_test"], stats["tests_by_mangled_function_name"]
+    for name, tests in reach.items():
+        tests = sorted(tests, key=lambda test: (took.get(test, 0.0), test))
+        reach[name] = tests[:40] + tests[40 :: max(1, len(tests[40:]) // 40)][:40]
+    path.write_text(json.dumps(stats))
 
 
 def _status(out: Path, *wanted: str) -> dict[str, str]:

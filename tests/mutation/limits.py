@@ -25,8 +25,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def _fastest(items: list[pytest.Item]) -> list[pytest.Item]:
     took = json.loads(Path("mutmut-stats.json").read_text())["duration_by_test"]
-    items, spent, kept = sorted(items, key=lambda item: took.get(item.nodeid, 0.0)), 0.0, []
-    for item in items:
+    spent, kept = 0.0, list[pytest.Item]()
+    for item in sorted(items, key=lambda item: took.get(item.nodeid, 0.0)):
         spent += took.get(item.nodeid, 0.0)
         if kept and spent > TESTS_S:
             break

@@ -45,7 +45,7 @@ def sample(files: dict[Path, list[str]], size: int, seed: int) -> list[str]:
     """``size`` mutants of a room, from each file in proportion to what it has, at least one."""
     draw, every = random.Random(seed), sum(map(len, files.values()))
     chosen = []
-    for path, names in sorted(files.items()):
+    for _, names in sorted(files.items()):
         share = min(len(names), max(1, round(size * len(names) / every)))
         chosen += draw.sample(names, share)
     return chosen

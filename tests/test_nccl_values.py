@@ -1,4 +1,4 @@
-"""Placement at values worked out by hand: NCCL's tuning model, what a token leaves behind, tensors of one layer."""
+"""NCCL's tuning model and the lines of its protocols, worked out by hand."""
 
 import math
 
