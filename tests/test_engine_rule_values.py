@@ -156,6 +156,7 @@ def test_counters_are_summed_over_their_labels() -> None:
 def test_counters_of_sglang() -> None:
     page = ['sglang:num_requests_total{model_name="m"} 5', "sglang:generation_tokens_total 700", "sglang:x 1"]
     assert parse_metrics(page) == (5.0, 700.0)
+    assert metric_sums(page)[0]["sglang:x"] == 1.0
     assert parse_metrics(["num_requests_total 5"]) == (None, None)
 
 

@@ -37,7 +37,7 @@ def test_one_request_alone_gets_a_token_a_step(name: str) -> None:
     prompt = pm.prefill(d, tokens=1000).seconds
     engine = curve.ttft_s[0][0] - FRONT.alone_s(1000)  # what the client sees beside the engine
     assert engine == pytest.approx(prompt, rel=1e-12, abs=0)  # nobody else's step is under way
-    whole = engine + 499 * curve.tpot_s[0][0]
+    whole = curve.ttft_s[0][0] + 499 * curve.tpot_s[0][0]
     assert curve.output_tok_s[0][0] == pytest.approx(500 / whole, rel=1e-9)
 
 

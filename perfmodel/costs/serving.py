@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from perfmodel.costs.dispatch import log1p, maximum, minimum
+from perfmodel.costs.dispatch import exp, expm1, log1p, maximum, minimum
 
 
 def closed_loop_tpot_s(step_s: Any, prefill_s: Any, running: Any, output_tokens: Any, interference: Any) -> Any:
@@ -151,10 +151,10 @@ def burst_share(output_tokens: Any, prefill_steps: Any) -> Any:
     return share * (1 - share / 2)
 
 
-def first_round_s(together_s: Any, alone_s: Any, running: Any, rounds: Any) -> Any:
+def first_round_s(together_s: Any, alone_s: Any, rounds: Any) -> Any:
     r"""What the mean TTFT of a closed-loop benchmark gains from its start, when all its streams begin at once.
 
-    .. math:: \Delta = \frac1R \max\left(\frac{n+1}{2n}\,T_n - T_1,\ 0\right)
+    .. math:: \Delta = \frac{T_n - T_1}{2R}
 
     Parameters
     ----------
@@ -162,8 +162,6 @@ def first_round_s(together_s: Any, alone_s: Any, running: Any, rounds: Any) -> A
         Prefill :math:`T_n` of all prompts that begin together. [s]
     alone_s : float or array
         Prefill :math:`T_1` of one prompt. [s]
-    running : float or array
-        Prompts :math:`n` that begin together. [1]
     rounds : float or array
         Requests of each stream :math:`R`; infinite in steady state. [1]
 
@@ -174,20 +172,55 @@ def first_round_s(together_s: Any, alone_s: Any, running: Any, rounds: Any) -> A
 
     Notes
     -----
-    Valid where later requests come one by one: the first prefills, one after another, set the streams apart. Prompts of
-    one forward end together; the mean over them is a little later than said here.
+    The prompts of the first round end evenly between the first and the last. Valid where later requests come one by
+    one: the first prefills, one after another, set the streams apart.
 
     Examples
     --------
-    >>> float(first_round_s(12.8, 0.1, 128, 10)), float(first_round_s(9.0, 0.1, 90, float("inf")))
-    (0.635, 0.0)
+    >>> [round(float(first_round_s(*case)), 3) for case in ((12.8, 0.2, 10), (0.1, 0.1, 10), (9.0, 0.1, float("inf")))]
+    [0.63, 0.0, 0.0]
 
     References
     ----------
     .. [1] Derived here. Clients that start all streams at once: InferenceX (ten prompts a stream), vllm bench serve and
        sglang.bench_serving with --max-concurrency and an infinite request rate.
     """
-    return maximum((running + 1) / (2 * running) * together_s - alone_s, 0.0) / rounds
+    return maximum(together_s - alone_s, 0.0) / 2 / rounds
+
+
+def joint_prefills(during_prefill: Any, during_step: Any) -> Any:
+    r"""Mean number of prompts that one forward prefills together, with Poisson arrivals.
+
+    .. math:: N = a + e^{-a}\,\frac{s}{1-e^{-s}}
+
+    Parameters
+    ----------
+    during_prefill : float or array
+        Arrivals :math:`a` during a prefill. [1]
+    during_step : float or array
+        Arrivals :math:`s` during a decode step. [1]
+
+    Returns
+    -------
+    float or array
+        Prompts, at least one. [1]
+
+    Notes
+    -----
+    A prefill takes whoever came during the one before. Where nobody did, decoding goes on until a step in which
+    somebody comes, and takes those. Valid while a forward holds them all.
+
+    Examples
+    --------
+    >>> round(float(joint_prefills(0.0, 1e-6)), 3), round(float(joint_prefills(3.0, 0.1)), 2)
+    (1.0, 3.05)
+
+    References
+    ----------
+    .. [1] Derived here; the mean of a Poisson count that is not zero is s / (1 - exp(-s)).
+    """
+    some = maximum(during_step, 1e-9)
+    return during_prefill + exp(-during_prefill) * some / -expm1(-some)
 
 
 def queue_wait_s(load: Any, service_s: Any, second_moment: Any) -> Any:

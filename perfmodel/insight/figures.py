@@ -109,11 +109,11 @@ def rate_formula(d: Deployment, running: float, made: float) -> tuple[Any, dict[
     """Tokens a second from the closed loop, in symbols: its step, its prefill and the stall of one prefill. [1/s]"""
     import sympy
 
-    names = ("t_step", "t_prefill", "t_stall", "prefill_interference")
+    names = ("t_step", "t_prefill", "t_stall", "prefill_interference", "t_front")
     t = {name: sympy.Symbol(name, positive=True) for name in names}
     here = running / d.options.dp
     tpot = closed_loop_tpot_s(t["t_step"], t["t_stall"], here, made, t["prefill_interference"])
-    return running * made / request_s(t["t_prefill"] + steps_before_s(d, here, tpot), tpot, made), t
+    return running * made / request_s(t["t_front"] + t["t_prefill"] + steps_before_s(d, here, tpot), tpot, made), t
 
 
 def loop_seconds(d: Deployment, ask: Question, curve: ServingCurve) -> dict[str, float]:
@@ -124,7 +124,8 @@ def loop_seconds(d: Deployment, ask: Question, curve: ServingCurve) -> dict[str,
     first = float(prefill(d, tokens=ask.alone(d), context=ask.inputs.mean - ask.alone(d)).seconds)
     others, made = running / copies - 1, ask.outputs.mean
     stall = (float(curve.tpot_s[0][0]) - step_s) * made / (weight * others) if others > 0 else 0.0
-    return {"t_step": step_s, "t_prefill": first, "t_stall": stall, "prefill_interference": weight}
+    front = 0.0 if ask.concurrency > running else FRONT.alone_s(ask.inputs.mean)  # a queue hides it
+    return {"t_step": step_s, "t_prefill": first, "t_stall": stall, "prefill_interference": weight, "t_front": front}
 
 
 def _tok_s(d: Deployment, ask: Question) -> Built:
@@ -137,6 +138,7 @@ def _tok_s(d: Deployment, ask: Question) -> Built:
     one, tpot, life = values["t_step"], float(curve.tpot_s[0][0]), running * made / value
     before = float(steps_before_s(d, running / d.options.dp, tpot))
     shares = {"first token: prefill": values["t_prefill"], "first token: steps of others": before,
+              "first token: front end": values["t_front"],
               "decode steps": (made - 1) * one, "prefills of others": (made - 1) * (tpot - one)}
     parts = tuple(Part(name, "", s, s / life) for name, s in sorted(shares.items(), key=lambda item: -item[1]))
     return value, low, high, _text(rate), parts, {**values, "running": running, "TTFT": float(curve.ttft_s[0][0])}

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from perfmodel.costs.serving import closed_loop_tpot_s, first_round_s, lived_tokens, request_s
+from perfmodel.costs.serving import closed_loop_tpot_s, first_round_s, joint_prefills, lived_tokens, request_s
 from perfmodel.deployment import Deployment
 from perfmodel.engines.memory import KvPool
 from perfmodel.errors import BadInput
@@ -35,6 +35,7 @@ GROUPS = {
 }
 # Requests a stream of a benchmark. Kind: assumed. InferenceX sends ten prompts a stream, all streams from the start.
 ROUNDS = 10.0
+_SETTLED = 12  # iterations of a contraction by halves
 
 
 def closed_loop(
@@ -190,21 +191,23 @@ class Times(NamedTuple):
 
 def rate_of(loop: Loop, times: Times) -> Any:
     """Output tokens per second over all copies. [1/s]"""
-    return loop.running * loop.active * loop.output / request_s(_begun(loop, times), times.tpot, loop.output)
+    front = np.where(loop.copies > loop.running, 0.0, FRONT.alone_s(loop.new + loop.cached))  # a queue hides it
+    cycle = request_s(front + _begun(loop, times), times.tpot, loop.output)
+    return loop.running * loop.active * loop.output / cycle
 
 
 def ttft_of(loop: Loop, times: Times, together: Any) -> Any:
     """Mean time to the first token at the client; ``together``: prefill of all prompts that begin at once. [s]"""
     alone = times.prefill.seconds
     queue = _queue(loop.copies, loop.running, times.tpot, alone, loop.output)
-    start = first_round_s(together, alone, loop.running, loop.rounds)
+    start = first_round_s(together, alone, loop.rounds)
     return FRONT.alone_s(loop.new + loop.cached) + _begun(loop, times) + queue + start
 
 
 def together_s(loop: Loop, table: dict[str, Any]) -> Any:
     """Until the last of the prompts that begin together has its token: the engine's time or the front end's. [s]"""
     engine = _prefill(loop, loop.new * loop.running, loop.cached, table, loop.running).seconds
-    return np.maximum(engine, loop.running * FRONT.service_s(loop.new + loop.cached))
+    return np.maximum(engine, loop.running * FRONT.occupied_s(loop.new + loop.cached))
 
 
 def steps_before_s(deployment: Deployment, running: Any, tpot: Any) -> Any:
@@ -252,10 +255,7 @@ def _stall(loop: Loop, decode: forward.Forward, prefill: forward.Forward, table:
     """
     placement, running, new, cached = loop.placement, loop.running, loop.new, loop.cached
     options, engine = placement.deployment.options, placement.deployment.engine
-    arrivals = running / (loop.output * first(decode.seconds, running.shape))
-    alone = first(prefill.seconds, running.shape)
-    room = np.maximum(1.0, loop.chunk / new)
-    side = np.clip(1 + arrivals * alone, 1, np.minimum(running, np.maximum(options.dp_attention, room)))
+    side = _side(loop, first(decode.seconds, running.shape), first(prefill.seconds, running.shape))
     if not engine.mixes_prefill(options):
         return _prefill(loop, new * side, cached, table, side).seconds / side
     both = _prefill(loop, new * side + running, cached, table, side)
@@ -265,6 +265,17 @@ def _stall(loop: Loop, decode: forward.Forward, prefill: forward.Forward, table:
     chunks = np.maximum((new * side + running) / loop.chunk, 1.0)
     hidden = chunks * np.minimum(decode.device_s, decode.seconds)
     return np.maximum(both.device_s - base.device_s, both.host_s - hidden) / side
+
+
+def _side(loop: Loop, step_s: np.ndarray, alone_s: np.ndarray) -> np.ndarray:
+    """Prompts that are prefilled together: as many as arrive at the rate of the loop, which they slow down."""
+    most = np.minimum(loop.running, np.maximum(loop.placement.deployment.options.dp_attention, loop.chunk / loop.new))
+    side = np.ones_like(loop.running)
+    for _ in range(_SETTLED):
+        cycle_s = loop.output * step_s + np.maximum(loop.running - 1, 0) * alone_s / side
+        rate = loop.running / cycle_s
+        side = 0.5 * (side + np.clip(joint_prefills(rate * alone_s, rate * step_s), 1, np.maximum(most, 1)))
+    return side
 
 
 def _notes(deployment: Deployment, placement: Any, rule: str, spread: bool, rounds: Any) -> list[str]:

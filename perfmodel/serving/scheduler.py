@@ -99,8 +99,9 @@ class Copy:
     def _receive(self, request: int) -> None:
         """The front end takes prompts one after another; then the scheduler sees them."""
         front = self.front
-        self.free = max(self.free, self.began[request]) + front.request_s + front.token_s * self.inputs[request]
-        self.ready[request] = self.free
+        prompt = self.inputs[request]
+        self.free = max(self.free, self.began[request]) + front.occupied_s(prompt)
+        self.ready[request] = self.free + front.service_s(prompt) - front.occupied_s(prompt)
 
     @property
     def load(self) -> int:
