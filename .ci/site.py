@@ -1,4 +1,4 @@
-"""Hooks of the docs site: formulas become MathML, which browsers draw by themselves; files outside docs/ become their path."""
+"""Hooks of the docs site: formulas become MathML, which browsers draw by themselves; links out of docs/ are paths."""
 
 import html
 import posixpath

@@ -228,7 +228,7 @@ def test_longer_answers_keep_their_shape(shape: str, tmp_path: Any) -> None:
     (["--samples", "9", "--deadline", "2h", "--nodes", "2"], 2, "either --nodes or --deadline"),
     (["--samples", "9", "--failure-rate", "500", "--checkpoint-interval", "30d"], 1, "never ends"),
     (["--samples", "9", "--mtbf", "0"], 2, "mtbf must be above 0"),
-    (["--samples", "9", "--load-rate", "2"], 2, "load_rate must be at least"),
+    (["--samples", "9", "--load-rate", "2"], 2, "load_rate must lie between"),
     (["--samples", "9", "--gpu-power", "0"], 2, "gpu_power must lie above 0"),
     (["--samples", "9", "--nodes", "0"], 2, "nodes must be a whole number from 1"),
     (["--samples", "9", "--elapsed", "3h"], 2, "goes with --progress"),

@@ -33,8 +33,9 @@ class Speed:
                     *(score_line(one) for one in scores)]
             out += [score_line(one) for one in self.sweeps.values()] if axis == "kind" else []
             out.append("")
-        out += ["fitted: the fit has seen the row's source. unseen: the source (document x model x GPU x engine) was",
-                "left out. check rows (prefill-bound, bursts) are in no fit. A sweep is one source and strategy."]
+        out += ["fitted: the fit has seen the row's source. unseen: the source (document x model",
+                "x GPU x engine) was left out. check rows (prefill-bound, bursts) are in no fit.",
+                "A sweep is one source and strategy."]
         return "\n".join(line.rstrip() for line in out)
 
     def to_dict(self) -> dict[str, Any]:
