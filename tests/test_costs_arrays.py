@@ -54,7 +54,7 @@ VALUES = {
     "local": 8, "machines": 4, "inner_Bps": 3e11,
     "uplink_Bps": 4e11, "write_Bps": 2.6e10, "read_Bps": 2.4e10, "chunk_bytes": 131072.0,
     "copies": 7.0, "copy_bytes": 7392.0,
-    "away": 0.5, "during_prefill": 1.5, "during_step": 0.2,
+    "away": 0.5, "during_prefill": 1.5, "apart_s": 0.5, "during_step": 0.2,
     "work_s": 1e5, "interval_s": 600.0, "dump_s": 30.0, "restart_s": 400.0, "mtbf_s": 5e4,
     "waiting": 117.0, "memory_share": 0.6, "compute_share": 0.1, "limit": 700.0,
     "position": 2.0, "centers": [1.0, 3.0], "weights": [0.1, -0.2], "length": 1.5,

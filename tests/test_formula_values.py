@@ -35,7 +35,7 @@ from perfmodel.costs.network import (
     tree_all_reduce_s,
 )
 from perfmodel.costs.reliability import checkpointed_wall_first_order_s, checkpointed_wall_s, young_interval_s
-from perfmodel.costs.serving import burst_share, first_round_s, lived_tokens, queue_wait_quantile_s, queue_wait_s
+from perfmodel.costs.serving import benchmark_wait_s, burst_share, lived_tokens, queue_wait_quantile_s, queue_wait_s
 from perfmodel.costs.speculative import chance_of_length, tokens_by_position, tokens_per_step
 
 
@@ -251,8 +251,8 @@ def test_waits_by_hand() -> None:
 
 def test_what_the_first_round_adds() -> None:
     # all prompts together take 12 s, one alone 1 s: half of the difference, spread over two rounds
-    assert float(first_round_s(12.0, 1.0, 2)) == near(11 / 4)
-    assert float(first_round_s(1.0, 2.0, 2)) == 0.0
+    assert float(benchmark_wait_s(12.0, 1.0, 2, 99.0)) == near(11 / 4)
+    assert float(benchmark_wait_s(1.0, 2.0, 2, 0.0)) == 0.0
 
 
 def test_share_of_a_burst() -> None:

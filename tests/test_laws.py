@@ -236,7 +236,8 @@ def test_the_closed_form_keeps_its_claim_to_the_simulator(d: Deployment, many: i
     count = 60 * many           # long enough that begin and end hardly count: the claim is about the steady state
     outputs = np.random.default_rng(0).integers(int(0.8 * out), int(1.2 * out), count)
     run = simulate(d, inputs=np.full(count, new), outputs=outputs, concurrency=many)
-    form = pm.predict(d, concurrency=many, input_tokens=new, output_tokens=out)
+    form = pm.predict(d, concurrency=many, input_tokens=new, requests=count,
+                      output_tokens=f"uniform:{int(0.8 * out)}:{int(1.2 * out)}")  # fmt: skip
     within = WITHIN if d.options.dp_attention == 1 else WITHIN_GROUPS
     assert form.output_tok_s[0][0] == pytest.approx(outputs.sum() / run.makespan_s, rel=within, abs=0)
     assert form.tpot_s[0][0] == pytest.approx(np.nanmedian(run.tpot_s), rel=within, abs=0)

@@ -53,7 +53,8 @@ def test_the_closed_form_of_a_closed_loop_is_within_five_percent(name: str, many
     d, count = SERVED[name], 20 * many
     outputs = np.random.default_rng(0).integers(int(0.8 * out), int(1.2 * out), count)
     run = simulate(d, inputs=np.full(count, new), outputs=outputs, concurrency=many)
-    form = pm.predict(d, concurrency=many, input_tokens=new, output_tokens=out)
+    form = pm.predict(d, concurrency=many, input_tokens=new, requests=count,
+                      output_tokens=f"uniform:{int(0.8 * out)}:{int(1.2 * out)}")  # fmt: skip
     assert form.output_tok_s[0][0] == pytest.approx(outputs.sum() / run.makespan_s, rel=0.05)
     assert form.tpot_s[0][0] == pytest.approx(np.nanmedian(run.tpot_s), rel=0.05)
 
@@ -125,7 +126,7 @@ def test_one_kind_of_load_is_asked_for(bad: dict[str, Any]) -> None:
 def test_the_closed_form_is_as_close_as_it_claims(name: str, many: int, new: int, out: str) -> None:
     """A loop that has run long: requests begin evenly over the time of one, and the middle of the run is looked at."""
     d, count, lengths = SERVED[name], 14 * many, parse_lengths(out)
-    form = pm.predict(d, concurrency=many, input_tokens=new, output_tokens=out)
+    form = pm.predict(d, concurrency=many, input_tokens=new, output_tokens=out, requests=1e9)
     close = WITHIN_GROUPS if d.options.dp_attention > 1 else WITHIN
     assert CLAIM.format(close) in form.assumptions
     outputs = sample(lengths, count, 1)

@@ -151,10 +151,10 @@ def burst_share(output_tokens: Any, prefill_steps: Any) -> Any:
     return share * (1 - share / 2)
 
 
-def first_round_s(together_s: Any, alone_s: Any, rounds: Any) -> Any:
+def benchmark_wait_s(together_s: Any, alone_s: Any, rounds: Any, apart_s: Any) -> Any:
     r"""What the mean TTFT of a closed-loop benchmark gains from its start, when all its streams begin at once.
 
-    .. math:: \Delta = \frac{T_n - T_1}{2R}
+    .. math:: \Delta = \frac{T_n - T_1}{2R} + \frac{R-1}{2R}\max(T_n - T_1 - D,\ 0)
 
     Parameters
     ----------
@@ -163,7 +163,9 @@ def first_round_s(together_s: Any, alone_s: Any, rounds: Any) -> Any:
     alone_s : float or array
         Prefill :math:`T_1` of one prompt. [s]
     rounds : float or array
-        Requests of each stream :math:`R`; infinite in steady state. [1]
+        Requests of each stream :math:`R`, at least 1. [1]
+    apart_s : float or array
+        Time :math:`D` over which the answers of a round end. [s]
 
     Returns
     -------
@@ -172,20 +174,23 @@ def first_round_s(together_s: Any, alone_s: Any, rounds: Any) -> Any:
 
     Notes
     -----
-    The prompts of the first round end evenly between the first and the last. Valid where later requests come one by
-    one: the first prefills, one after another, set the streams apart.
+    Valid where a stream sends its next request as soon as the last one ends. The prompts of the first round end evenly
+    between the first and the last. Answers of different lengths set the streams apart: where they end over a longer
+    time than the prefills take, later requests find no queue. Equal answers end together, and every round queues like
+    the first one.
 
     Examples
     --------
-    >>> [round(float(first_round_s(*case)), 3) for case in ((12.8, 0.2, 10), (0.1, 0.1, 10), (9.0, 0.1, float("inf")))]
-    [0.63, 0.0, 0.0]
+    >>> [round(float(benchmark_wait_s(12.8, 0.2, 10, apart)), 2) for apart in (0.0, 5.0, 99.0)]
+    [6.3, 4.05, 0.63]
 
     References
     ----------
     .. [1] Derived here. Clients that start all streams at once: InferenceX (ten prompts a stream), vllm bench serve and
        sglang.bench_serving with --max-concurrency and an infinite request rate.
     """
-    return maximum(together_s - alone_s, 0.0) / 2 / rounds
+    later = maximum(together_s - alone_s - apart_s, 0.0)
+    return maximum(together_s - alone_s, 0.0) / 2 / rounds + later / 2 * (1 - 1 / rounds)
 
 
 def joint_prefills(during_prefill: Any, during_step: Any) -> Any:

@@ -116,6 +116,11 @@ def rate_formula(d: Deployment, running: float, made: float) -> tuple[Any, dict[
     return running * made / request_s(t["t_front"] + t["t_prefill"] + steps_before_s(d, here, tpot), tpot, made), t
 
 
+def steady_of(d: Deployment, ask: Question) -> ServingCurve:
+    """The loop without its start."""
+    return closed_loop(d, np.array([ask.concurrency]), ask.inputs, ask.outputs, ask.arrival, False, rounds=np.inf)
+
+
 def loop_seconds(d: Deployment, ask: Question, curve: ServingCurve) -> dict[str, float]:
     """Seconds of a step as the time of a token, of a prefill, and of the stall that one prefill is to the others."""
     running, copies = float(curve.running[0]), d.options.dp
@@ -123,7 +128,7 @@ def loop_seconds(d: Deployment, ask: Question, curve: ServingCurve) -> dict[str,
     weight = d.calibration.parameters["prefill_interference"].value
     first = float(prefill(d, tokens=ask.alone(d), context=ask.inputs.mean - ask.alone(d)).seconds)
     others, made = running / copies - 1, ask.outputs.mean
-    stall = (float(curve.tpot_s[0][0]) - step_s) * made / (weight * others) if others > 0 else 0.0
+    stall = (float(steady_of(d, ask).tpot_s[0][0]) - step_s) * made / (weight * others) if others > 0 else 0.0
     front = 0.0 if ask.concurrency > running else FRONT.alone_s(ask.inputs.mean)  # a queue hides it
     return {"t_step": step_s, "t_prefill": first, "t_stall": stall, "prefill_interference": weight, "t_front": front}
 
@@ -135,7 +140,7 @@ def _tok_s(d: Deployment, ask: Question) -> Built:
     rate, symbols = rate_formula(d, running, made)
     values = loop_seconds(d, ask, curve)
     value, low, high = (float(band[0]) for band in curve.output_tok_s)
-    one, tpot, life = values["t_step"], float(curve.tpot_s[0][0]), running * made / value
+    one, tpot, life = values["t_step"], float(steady_of(d, ask).tpot_s[0][0]), running * made / value
     before = float(steps_before_s(d, running / d.options.dp, tpot))
     shares = {"first token: prefill": values["t_prefill"], "first token: steps of others": before,
               "first token: front end": values["t_front"],
@@ -151,10 +156,10 @@ def _ttft(d: Deployment, ask: Question) -> Built:
     formula = prefill_formula(d, ask.alone(d), ask.inputs.mean - ask.alone(d))
     seconds = loop_seconds(d, ask, curve)
     whole, running = seconds["t_prefill"], float(curve.running[0])
-    before = float(steps_before_s(d, running / d.options.dp, float(curve.tpot_s[0][0])))
+    lasting = steady_of(d, ask)
+    before = float(steps_before_s(d, running / d.options.dp, float(lasting.tpot_s[0][0])))
     front = FRONT.alone_s(ask.inputs.mean)
-    steady = float(closed_loop(d, np.array([ask.concurrency]), ask.inputs, ask.outputs, ask.arrival, False,
-                               rounds=np.inf).ttft_s[0][0])
+    steady = float(lasting.ttft_s[0][0])
     queue, start = steady - front - whole - before, value - steady
     rows = [Part(f"prefill: {t.name}", _text(t.expression), t.seconds, t.seconds / value) for t in formula.terms]
     others = {"steps of others": before, "between client and scheduler": front, "queue": queue,

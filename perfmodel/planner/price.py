@@ -11,7 +11,7 @@ import numpy as np
 
 from perfmodel.deployment import Deployment
 from perfmodel.planner.space import Family
-from perfmodel.serving.closed_loop import decode_of, loop_of, loop_times, rate_of, stacked, together_s, ttft_of
+from perfmodel.serving.closed_loop import decode_of, loop_of, loop_times, rate_of, stacked, together_s, tpot_of, ttft_of
 from perfmodel.serving.lengths import Lengths
 from perfmodel.step.forward import Forward
 
@@ -47,11 +47,12 @@ def price(family: Family, grid: np.ndarray, inputs: Lengths, outputs: Lengths, f
     ]  # fmt: skip
     loop, decode = stacked(loops), side_by_side([decode_of(one, factors) for one in loops])
     times = loop_times(loop, factors, decode)
-    rate, ttft = rate_of(loop, times), ttft_of(loop, times, together_s(loop, factors))
+    together = together_s(loop, factors)
+    rate, ttft, tpot = rate_of(loop, times), ttft_of(loop, times, together), tpot_of(loop, times, together)
     members = [pair for _, part in family.parts for pair in part]
     shape = (len(members), len(grid))
     rate, ttft, tpot = (np.broadcast_to(value, (1, loop.running.size))[0].reshape(shape)
-                        for value in (rate, ttft, times.tpot))  # fmt: skip
+                        for value in (rate, ttft, tpot))  # fmt: skip
     tokens = np.array([pool.tokens_total * d.options.dp for d, pool in members])
     return Prices(tuple(d for d, _ in members), tokens, grid, rate, ttft, tpot, (None,) * len(members))
 

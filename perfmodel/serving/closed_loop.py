@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from perfmodel.costs.serving import closed_loop_tpot_s, first_round_s, joint_prefills, lived_tokens, request_s
+from perfmodel.costs.serving import benchmark_wait_s, closed_loop_tpot_s, joint_prefills, lived_tokens, request_s
 from perfmodel.deployment import Deployment
 from perfmodel.engines.memory import KvPool
 from perfmodel.errors import BadInput
@@ -58,8 +58,8 @@ def closed_loop(
     factors = widened(factors_of(deployment), deployment)
     table = factors.draws(2) if uncertain else factors.point(2)
     times = loop_times(loop, table)
-    decode, stall, tpot = times.decode, times.stall, times.tpot
-    together = together_s(loop, table)
+    decode, stall, together = times.decode, times.stall, together_s(loop, table)
+    tpot = tpot_of(loop, times, together)
     rate, ttft = rate_of(loop, times), ttft_of(loop, times, together)
     shape = running.shape
     rows = tuple(mapped(row, lambda value: first(value, shape)) for row in decode.rows)
@@ -103,6 +103,7 @@ class Loop:
     new: Any  # prompt tokens that are computed
     cached: Any  # and that the prefix cache has
     output: Any
+    spread: Any  # coefficient of variation of the answers
     rounds: Any  # requests a stream, all streams from the start
     warnings: list[str]
 
@@ -152,6 +153,7 @@ def loop_of(
         new,
         inputs.mean - new,
         outputs.mean,
+        outputs.spread,
         rounds,
         warnings,
     )
@@ -200,8 +202,27 @@ def ttft_of(loop: Loop, times: Times, together: Any) -> Any:
     """Mean time to the first token at the client; ``together``: prefill of all prompts that begin at once. [s]"""
     alone = times.prefill.seconds
     queue = _queue(loop.copies, loop.running, times.tpot, alone, loop.output)
-    start = first_round_s(together, alone, loop.rounds)
-    return FRONT.alone_s(loop.new + loop.cached) + _begun(loop, times) + queue + start
+    return FRONT.alone_s(loop.new + loop.cached) + _begun(loop, times) + queue + _start_s(loop, times, together)
+
+
+def tpot_of(loop: Loop, times: Times, together: Any) -> Any:
+    """Time per output token: prefills that a request waits for before its first token do not stop it later. [s]"""
+    waited = _start_s(loop, times, together) / max(loop.output - 1, 1.0)
+    return np.maximum(times.tpot - waited, np.minimum(times.decode.seconds, times.tpot))
+
+
+def _start_s(loop: Loop, times: Times, together: Any) -> Any:
+    """Mean wait for the prompts of streams that begin together; none in steady state. [s]"""
+    alone = times.prefill.seconds
+    if not np.all(np.isfinite(loop.rounds)):
+        return 0.0 * alone
+    return benchmark_wait_s(together, alone, loop.rounds, _apart_s(loop, times))
+
+
+def _apart_s(loop: Loop, times: Times) -> Any:
+    """Time over which the answers of a round end: that of even lengths with this spread, and a step a prefill. [s]"""
+    steps = np.sqrt(12) * loop.spread * loop.output + np.maximum(loop.running * loop.new / loop.chunk, 1.0)
+    return steps * times.tpot
 
 
 def together_s(loop: Loop, table: dict[str, Any]) -> Any:
@@ -299,13 +320,16 @@ def _notes(deployment: Deployment, placement: Any, rule: str, spread: bool, roun
 
 
 def _ttft_percentiles(loop: Loop, times: Times, together: Any, shape: tuple[int, ...]) -> dict[str, np.ndarray]:
-    """Upper percentiles of TTFT: of the steady state, or of the first round where that holds so many of the run."""
+    """Upper percentiles of TTFT: of the steady state, or of the rounds that queue where so many of the run do."""
     steady = first(ttft_of(replace(loop, rounds=np.inf), times, together), shape)
     step = gained(loop.placement.deployment.options) * first(times.decode.seconds, shape)
     start = first(together, shape)
     found = {}
     for q in (95, 99):
-        early = start * np.maximum(1 - loop.rounds * (1 - q / 100), 0.0) if np.all(np.isfinite(loop.rounds)) else 0.0
+        early = 0.0
+        if np.all(np.isfinite(loop.rounds)):
+            again = np.maximum(start - first(_apart_s(loop, times), shape), 0.0) * q / 100
+            early = np.maximum(start * np.maximum(1 - loop.rounds * (1 - q / 100), 0.0), again)
         found[f"ttft_p{q}"] = steady + np.maximum((q / 100 - 0.5) * step, early)
     return found
 

@@ -145,7 +145,7 @@ def simulate(
     copies = min(deployment.options.dp, concurrency or deployment.options.dp)  # fewer requests leave some idle
     share = None if concurrency is None else max(1, round(concurrency / copies))
     largest = max(1, min(len(new) if share is None else share, len(new)))
-    arrival = arrival_of(deployment.options, arrival, lasting=True)
+    arrival = arrival_of(deployment.options, arrival, lasting=arrivals is not None)
     tables = server_tables(
         deployment, largest, float(np.mean(new) + np.mean(out) / 2), arrival, float(np.mean(new))
     )
