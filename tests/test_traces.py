@@ -158,4 +158,4 @@ def test_the_command_replays_a_trace(tmp_path: Path) -> None:
 ])  # fmt: skip
 def test_the_command_refuses_in_words(words: list[str]) -> None:
     done = command(*BASE, *words)
-    assert done.exit_code == 2 and done.stderr.startswith("error: ")
+    assert done.exit_code == 2 and done.stderr.lstrip().startswith("error: ")

@@ -14,7 +14,7 @@ from perfmodel.errors import BadInput
 from perfmodel.insight.observed import Observation, Series, by_row, decode_seconds
 from perfmodel.insight.served import join
 from perfmodel.placement import place
-from perfmodel.serving.closed_loop import Loop, loop_of, loop_times, rate_of
+from perfmodel.serving.closed_loop import Loop, loop_of, loop_times, rate_of, together_s, tpot_of
 from perfmodel.serving.lengths import fixed
 from perfmodel.step import forward
 from perfmodel.step.factors import NAMES, idle_factors
@@ -86,10 +86,11 @@ def _served(deployment: Deployment, kind: str, rows: list[Measurement]) -> Price
     loop = _loop(deployment, rows)
 
     def seconds(factors: dict[str, Any]) -> np.ndarray:
-        times = loop_times(loop, _shaped(factors))
+        table = _shaped(factors)
+        times = loop_times(loop, table)
         if kind == "rate":
             return by_row(1.0 / rate_of(loop, times), len(rows))
-        return by_row(times.tpot, len(rows))
+        return by_row(tpot_of(loop, times, together_s(loop, table)), len(rows))  # as `predict` answers
 
     return seconds
 

@@ -142,7 +142,8 @@ def join(loops: list[Loop]) -> Loop:
 
     parts = [[getattr(loop.slots, name) for loop in loops] for name in ("batch", "count")]
     batch, count = (np.concatenate(part, axis=2) for part in parts)
-    names = ("copies", "running", "active", "limit", "chunk", "context", "new", "cached", "output")
+    names = ("copies", "running", "active", "limit", "chunk", "context", "new", "cached", "output", "spread",
+             "rounds")
     columns: dict[str, Any] = {name: column(name) for name in names}
     padded, eager = (np.concatenate([getattr(loop.graphs, name) for loop in loops], axis=2)
                      for name in ("padded", "eager"))

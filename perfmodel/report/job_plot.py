@@ -84,8 +84,8 @@ def _phase_bars(jobs: Sequence[Job], names: Sequence[str], ax: Any) -> None:
     parts = {PHASES.get(part, part): np.array([job.parts[part] for job in jobs]) / scale for part in jobs[0].parts}
     end = stack(ax, at, {name: times for name, times in parts.items() if times.any()}, 0.6, lying=True)
     low, high = (np.array([getattr(job, f"makespan_s_{side}") for job in jobs]) / scale for side in ("low", "high"))
-    ax.errorbar(end, at, xerr=[np.maximum(end - low, 0), np.maximum(high - end, 0)], fmt="none", ecolor="black",
-                elinewidth=1.1, capsize=4, label="80 % band")  # fmt: skip
+    ax.errorbar(end, at, xerr=np.stack([np.maximum(end - low, 0), np.maximum(high - end, 0)]), fmt="none",
+                ecolor="black", elinewidth=1.1, capsize=4, label="80 % band")  # fmt: skip
     ax.set_yticks(at, list(names))
     ax.set_ylim(-0.7, len(jobs) - 0.3)
     ax.set_xlabel(f"wall time [{unit}]")

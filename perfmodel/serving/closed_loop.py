@@ -207,7 +207,7 @@ def ttft_of(loop: Loop, times: Times, together: Any) -> Any:
 
 def tpot_of(loop: Loop, times: Times, together: Any) -> Any:
     """Time per output token: prefills that a request waits for before its first token do not stop it later. [s]"""
-    waited = _start_s(loop, times, together) / max(loop.output - 1, 1.0)
+    waited = _start_s(loop, times, together) / np.maximum(loop.output - 1, 1.0)
     return np.maximum(times.tpot - waited, np.minimum(times.decode.seconds, times.tpot))
 
 
