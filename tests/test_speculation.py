@@ -174,7 +174,7 @@ def test_a_prompt_waits_for_whole_steps_however_many_tokens_they_yield() -> None
     """A drafted step is as long whether its drafts are accepted or not; only 1.5 steps of the TTFT are steps."""
     def asked(spec: str) -> tuple[float, float]:
         d = pm.deploy("llama-3.1-70b", node="8x-h100-sxm", engine="sglang", tp=8, speculative=spec)
-        curve = pm.predict(d, concurrency=8, input_tokens=256, output_tokens=20_000)
+        curve = pm.predict(d, concurrency=8, input_tokens=256, output_tokens="uniform:10000:30000", requests=1e9)
         return float(curve.ttft_s[0][0]), float(curve.tpot_s[0][0])
 
     (none, slow), (all_of_them, fast) = asked("eagle3:3:0.0"), asked("eagle3:3:1.0")
