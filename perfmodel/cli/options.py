@@ -155,7 +155,7 @@ MODEL = flag("--model", required=True, metavar="NAME", section="What", help="cat
 NODE = flag("--node", required=True, metavar="NAME", section="What", help="catalog name, YAML, or Nx-<accelerator>",
             shell_complete=_complete("node"))  # fmt: skip
 ENGINE = flag("--engine", default="vllm", show_default=True, metavar="NAME", section="What",
-              help="vllm or sglang; with ==version, else the newest known")  # fmt: skip
+              help="vllm, sglang or tensorrt-llm; with ==version, else the newest known")  # fmt: skip
 JSON = flag("--json", "as_json", is_flag=True, section="Output", help="print the answer as JSON")
 PLOT = flag("--plot", metavar="FILE", section="Output", help="draw the answer into FILE (.png, .svg or .pdf)")
 

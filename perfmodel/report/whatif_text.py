@@ -22,7 +22,7 @@ def whatif_text(answer: WhatIf) -> str:
     head = ["tok/s", *(f"C={c:g}" for c in loads), f"per 1,000\nat C={loads[-1]:g}", "load\ns"]
     if not priced:
         head, rows = head[:-2] + head[-1:], [row[:-2] + row[-1:] for row in rows]
-    order = "dearest effect for its price first" if priced else f"best at C={loads[-1]:g} first"
+    order = "most for its price first" if priced else f"best at C={loads[-1]:g} first"
     lines = [wrapped(heading(answer.deployment), rest="  "), "", f"With one thing changed, {order}:", "",
              *table(head, rows)]
     lines += listed("not answered", (f"{o.change}: {o.refused}" for o in answer.outcomes if o.refused))
