@@ -18,6 +18,7 @@ from perfmodel.insight.figures import (
     figure_of,
     loop_seconds,
     rate_formula,
+    steady_of,
 )
 from perfmodel.insight.sensitivity import (
     BreakEven,
@@ -144,7 +145,7 @@ def _derived(figure: str, d: Deployment, ask: Question) -> dict[str, float]:
     running = float(curve.running[0])
     decode = step_formula(d, max(1.0, running / d.options.dp), ask.context, ask.arrival).elasticities()
     first = prefill_formula(d, ask.alone(d), ask.inputs.mean - ask.alone(d)).elasticities()
-    seconds = loop_seconds(d, ask, curve)
+    seconds = loop_seconds(d, ask, steady_of(d, ask))
     if figure == "ttft":
         value = float(curve.ttft_s[0][0])
         if ask.concurrency > d.options.dp:  # a queue and a common start answer to more than one step and one prefill

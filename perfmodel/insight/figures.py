@@ -122,13 +122,16 @@ def steady_of(d: Deployment, ask: Question) -> ServingCurve:
 
 
 def loop_seconds(d: Deployment, ask: Question, curve: ServingCurve) -> dict[str, float]:
-    """Seconds of a step as the time of a token, of a prefill, and of the stall that one prefill is to the others."""
+    """Seconds of a step as the time of a token, of a prefill, and of the stall that one prefill is to the others.
+
+    ``curve`` is that of `steady_of`.
+    """
     running, copies = float(curve.running[0]), d.options.dp
     step_s = sum(float(seconds[0]) for name, seconds in curve.parts.items() if name != "prefill of others")
     weight = d.calibration.parameters["prefill_interference"].value
     first = float(prefill(d, tokens=ask.alone(d), context=ask.inputs.mean - ask.alone(d)).seconds)
     others, made = running / copies - 1, ask.outputs.mean
-    stall = (float(steady_of(d, ask).tpot_s[0][0]) - step_s) * made / (weight * others) if others > 0 else 0.0
+    stall = (float(curve.tpot_s[0][0]) - step_s) * made / (weight * others) if others > 0 else 0.0
     front = 0.0 if ask.concurrency > running else FRONT.alone_s(ask.inputs.mean)  # a queue hides it
     return {"t_step": step_s, "t_prefill": first, "t_stall": stall, "prefill_interference": weight, "t_front": front}
 
@@ -138,9 +141,10 @@ def _tok_s(d: Deployment, ask: Question) -> Built:
     curve = curve_of(d, ask, uncertain=True)
     running, made = float(curve.running[0]), ask.outputs.mean
     rate, symbols = rate_formula(d, running, made)
-    values = loop_seconds(d, ask, curve)
+    lasting = steady_of(d, ask)
+    values = loop_seconds(d, ask, lasting)
     value, low, high = (float(band[0]) for band in curve.output_tok_s)
-    one, tpot, life = values["t_step"], float(steady_of(d, ask).tpot_s[0][0]), running * made / value
+    one, tpot, life = values["t_step"], float(lasting.tpot_s[0][0]), running * made / value
     before = float(steps_before_s(d, running / d.options.dp, tpot))
     shares = {"first token: prefill": values["t_prefill"], "first token: steps of others": before,
               "first token: front end": values["t_front"],
@@ -154,9 +158,9 @@ def _ttft(d: Deployment, ask: Question) -> Built:
     curve = curve_of(d, ask, uncertain=True)
     value, low, high = (float(band[0]) for band in curve.ttft_s)
     formula = prefill_formula(d, ask.alone(d), ask.inputs.mean - ask.alone(d))
-    seconds = loop_seconds(d, ask, curve)
-    whole, running = seconds["t_prefill"], float(curve.running[0])
     lasting = steady_of(d, ask)
+    seconds = loop_seconds(d, ask, lasting)
+    whole, running = seconds["t_prefill"], float(curve.running[0])
     before = float(steps_before_s(d, running / d.options.dp, float(lasting.tpot_s[0][0])))
     front = FRONT.alone_s(ask.inputs.mean)
     steady = float(lasting.ttft_s[0][0])
