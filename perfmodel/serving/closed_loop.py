@@ -310,6 +310,8 @@ def _notes(deployment: Deployment, placement: Any, rule: str, spread: bool, roun
         several = np.unique(np.round(rounds, 1))
         each = f"{several[0]:g}" if len(several) == 1 else f"{several[0]:g} to {several[-1]:g}"
         notes.append(f"TTFT: mean of a run of {each} requests a stream, all streams from the start")
+        if not spread:
+            notes.append("equal answers end together, so that every round queues like the first")
     if deployment.options.tp > 1 or placement.stages > 1:
         notes.append(f"links: {links_of(deployment).source}")
     if placement.stages > 1:
