@@ -8,9 +8,11 @@ from __future__ import annotations
 import sys
 from importlib import import_module
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
 
+TYPE_CHECKING = False  # typing takes as long to load as all the rest here
 if TYPE_CHECKING:  # for type checkers and editors
+    from typing import Any
+
     from perfmodel.calibration import calibrate as calibrate
     from perfmodel.catalog import load_accelerator as load_accelerator
     from perfmodel.catalog import load_model as load_model

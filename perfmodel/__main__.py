@@ -1,6 +1,9 @@
 """``python -m perfmodel``: the same as the console script."""
 
-from perfmodel.cli import main
+try:
+    from perfmodel.cli import main
+except KeyboardInterrupt:
+    raise SystemExit(130) from None
 
 if __name__ == "__main__":
     main()

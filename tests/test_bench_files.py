@@ -151,7 +151,7 @@ def test_speculation_that_a_file_states_must_be_stated_of_the_launch(
     run = ask(*words)
     assert run.exit_code == 2
     assert "--speculative METHOD:DRAFTS:2.4" in both(run)
-    assert ask(*words, "--speculative", "eagle3:3:2.4").exit_code == 0
+    assert ask(*words, "--speculative", "eagle3:3:2.4", "--force").exit_code == 0
 
 
 def test_many_files_and_rows_are_bounded(tmp_path: Path) -> None:

@@ -188,7 +188,7 @@ def test_bands_hold_what_they_say(everything: Validation) -> None:
     for name in ("decode", "kernels, from memory"):
         found = next(s for s in everything.scores if (s.name, s.use) == (name, "check"))
         assert found.rows > 200
-        assert 0.75 <= found.coverage <= 0.88
+        assert 0.72 <= found.coverage <= 0.88  # of 80 %, eight points either way
         assert found.half_width < 0.35, "a band that is wide enough covers everything"
 
 

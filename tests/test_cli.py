@@ -90,20 +90,32 @@ def test_compare_goes_on_without_what_the_engine_refuses() -> None:
 def test_compare_fails_when_all_are_refused() -> None:
     result = ask("compare", *WHAT, "--strategy", "tp=3", "--strategy", "tp=5")
     assert result.exit_code == 2
-    assert result.stderr.startswith("error: no strategy can run\nhint: --tp 3: ")
+    assert result.stderr.startswith("error: no strategy can run\nhint: --strategy \"tp=3\": vLLM does not pad")
 
 
 def test_compare_without_strategies_tries_the_usual_ones() -> None:
     result = ask("compare", *WHAT, "--engine", "sglang", "--memory-fraction", "0.9", "--concurrency", "8", "--json")
     assert {answer["strategy"] for answer in json.loads(result.stdout)} == {
-        "TP8", "TP8+EP8", "TP8+EP4", "PP8", "TP2xPP4", "TP4xPP2", "DPA8+EP8",
+        "TP8", "TP8+EP8", "TP8+EP4", "PP8", "TP2xPP4", "TP4xPP2", "DPA8+EP8", "DPA8",
     }  # fmt: skip
+
+
+def test_compare_tries_copies_that_fit_and_says_nothing_of_what_nobody_asked_for() -> None:
+    words = ["compare", "--node", "8x-h100-sxm", "--context", "8192", "--concurrency", "8", "--json"]
+    small = ask(*words, "--model", "llama-3.1-8b", "--engine", "sglang")
+    found = {answer["strategy"]: answer["fits"] for answer in json.loads(small.stdout)}
+    assert {"TP4 x2", "TP1 x8", "DPA8"} <= set(found) and all(found.values())
+    assert "refused" not in small.stderr and "ep=8" not in small.stderr
+    large = ask(*words, "--model", "llama-3.1-405b", "--quantization", "fp8")
+    assert not {"TP4 x2", "TP1 x8"} & {answer["strategy"] for answer in json.loads(large.stdout)}
+    asked = ask(*words, "--model", "llama-3.1-8b", "--strategy", "tp=8,ep=8", "--strategy", "tp=8")
+    assert "refused: tp=8,ep=8: ep=8 on a dense model" in asked.stderr
 
 
 @pytest.mark.parametrize("gpus", [1, 2, 3, 4, 6, 8, 16])
 def test_default_strategies_use_all_gpus_once(gpus: int) -> None:
     ways = [ways for _, ways in default_strategies(gpus)]
-    assert all(way.get("tp", 1) * way.get("pp", 1) == gpus for way in ways)
+    assert all(way.get("tp", 1) * way.get("pp", 1) * way.get("dp", 1) == gpus for way in ways)
     assert len({tuple(sorted(way.items())) for way in ways}) == len(ways)
     assert all(strategy(text) == way for text, way in default_strategies(gpus))
 

@@ -29,7 +29,7 @@ WRONG = [
     (["catalog", "shw"], "no such command 'shw'; did you mean show"),
     (["catalog", "show", "kimi-k2.66"], "unknown name 'kimi-k2.66'; nearest: kimi-k2.6"),
     (["catalog", "--kind", "modle"], "unknown kind of descriptor 'modle'; nearest: model"),
-    (["predict", *WHAT, "--tp", "8", "--concurrency", "1,x"], "concurrency must be a number, not 'x'"),
+    (["predict", *WHAT, "--tp", "8", "--concurrency", "1,x"], "concurrency must be numbers with commas between"),
     (["predict", *WHAT, "--tp", "8", "--concurrency", "-1"], "concurrency must lie between 1 and 1e7"),
     (["predict", *WHAT, "--tp", "8", "--output-tokens", "unifrom:1:2"], "'unifrom:1:2' is not a length"),
     (["predict", *WHAT, "--tp", "8", "--input-tokens", "-5"], "length must lie between 1 and 1e9 tokens"),
@@ -100,3 +100,59 @@ def test_infeasible_is_exit_code_1(monkeypatch: pytest.MonkeyPatch) -> None:
     result = ask("memory", *WHAT)
     assert result.exit_code == 1
     assert result.stderr == "error: nothing meets the target\nhint: ask for less\n"
+
+
+HINTED = [
+    (["memory", "--model", MODEL, "--node", "h200"], "'h200' is an accelerator; a node says how many of them",
+     "8x-h200-sxm, or any other number: 1x-h200-sxm, 4x-h200-sxm"),
+    (["memory", *WHAT, "--tp", "3"], "vLLM does not pad attention heads", "--tp 1, 2, 4, 8 or 16"),
+    (["predict", *WHAT, "--tp", "8", "--concurrency", "1-8"], "concurrency must be numbers with commas between them",
+     "--concurrency 1,2,4,8"),
+    (["predict", *WHAT, "--tp", "8", "--request-rate", "0.5 1"], "request_rate must be numbers with commas between",
+     "--request-rate 0.5,1"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("words", "says", "hint"), HINTED, ids=[" ".join(words) for words, _, _ in HINTED])
+def test_a_slip_is_answered_with_what_to_write(words: list[str], says: str, hint: str) -> None:
+    result = ask(*words)
+    assert result.exit_code == 2, both(result)
+    first, *hints = result.stderr.splitlines()
+    assert first.startswith(f"error: {says}") and hints == [f"hint: {hint}"]
+
+
+@pytest.mark.parametrize(("header", "row", "column"), [
+    ("arrival_s,input_tokens,output_tokens", "0,10,-5", "output_tokens"),
+    ("TIMESTAMP,ContextTokens,GeneratedTokens", "2024-05-10 00:00:00.0,x,7", "ContextTokens"),
+])
+def test_a_wrong_trace_names_its_column(header: str, row: str, column: str, tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text(f"{header}\n{row}\n")
+    result = ask("simulate", "--model", "llama-3.1-8b", "--node", "1x-h100-sxm", "--trace", str(tmp_path / "t.csv"))
+    assert f"t.csv, row 1: {column} must be a whole number of tokens" in result.stderr
+
+
+ENGINE_WORDS = [
+    ("predict", "--tensor-parallel-size", "--tp"), ("memory", "-tp", "--tp"), ("predict", "--isl", "--input-tokens"),
+    ("predict", "--max-model-len", "--context"), ("memory", "--mem-fraction-static", "--memory-fraction"),
+    ("memory", "--enforce-eager", "--no-cuda-graphs"), ("predict", "--kv_cache_dtype", "--kv-dtype"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("command", "theirs", "ours"), ENGINE_WORDS)
+def test_the_word_of_an_engine_is_answered_with_ours(command: str, theirs: str, ours: str) -> None:
+    result = ask(command, *WHAT, theirs, "8")
+    assert result.exit_code == 2 and f"; here it is {ours}\n" in result.stderr
+
+
+@pytest.mark.parametrize("words", [["--context", "8k"], ["--input-tokens", "8k"], ["--output-tokens", "8K"]])
+def test_a_k_could_be_either_and_both_are_offered(words: list[str]) -> None:
+    result = ask("predict", *WHAT, "--tp", "8", *words)
+    assert result.exit_code == 2 and "hint: write 8192 or 8000" in result.stderr
+
+
+def test_a_result_file_is_no_table_of_points_and_where_it_goes_is_said(tmp_path: Path) -> None:
+    file = tmp_path / "bench.json"
+    file.write_text('{"backend": "vllm", "max_concurrency": 64, "output_throughput": 1560.4}')
+    result = ask("predict", *WHAT, "--tp", "8", "--measured", str(file))
+    assert result.exit_code == 2 and "a result file, and no CSV of points" in result.stderr
+    assert "perfmodel doctor COMMAND --benchmark FILE" in result.stderr

@@ -61,6 +61,7 @@ VALUES = {
     "bandwidth": 5e10, "latency_s": 1e-3, "prefill_copies": 2.0, "decode_copies": 3.0, "decode_req_s": 2.0,
     "places": 8, "each": 16.0, "prefill_steps": 500.0, "mean_wait_s": 0.3, "beyond": 0.05,
     "acceptance": 0.65, "drafts": 3, "together_s": 12.8, "alone_s": 0.1, "rounds": 10.0,
+    "streams": 64.0, "at_once": 8.0, "held": 4.0,
     "made_tokens": 2e6, "prior": 100.0, "prior_sd": 0.2, "measured": 80.0, "measured_sd": 0.1,
 }  # fmt: skip
 

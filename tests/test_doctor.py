@@ -246,7 +246,89 @@ def test_the_command_prints_findings_in_80_columns() -> None:
 
 def test_the_command_names_what_it_does_not_understand() -> None:
     result = ask("doctor", f"{TP8} --no-such-flag", "--node", NODE, "--json")
-    assert "not understood: --no-such-flag" in result.stderr
+    assert "the server will not start: --no-such-flag: unknown to vllm" in result.stderr
     assert json.loads(result.stdout)[0]["unknown_flags"] == ["--no-such-flag"]
     refused = ask("doctor", "ls -l", "--node", NODE)
+    assert "did you mean" not in refused.stderr
     assert refused.exit_code == 2 and "not a command that starts a server" in refused.stderr
+
+
+# ---------------------------------------------------------------- flags at which the engine's parser stops
+
+
+def test_a_misspelt_flag_is_the_first_finding_and_is_priced_as_it_was_meant() -> None:
+    typo = TP8.replace("-tp 8", "--tensor-paralel-size 8")
+    assert typo != TP8
+    meant, found = pm.doctor(TP8, node=NODE), pm.doctor(typo, node=NODE)
+    first = found.findings[0]
+    assert first.kind == "start" and first.name == "the server will not start: --tensor-paralel-size"
+    assert first.flag == "write --tensor-parallel-size in place of --tensor-paralel-size"
+    assert found.deployment.name == meant.deployment.name == "TP8"
+    assert first.tok_s_now == (0.0,) * len(first.tok_s) and min(first.tok_s) > 0
+    rest, whole = ([f.to_dict(one.concurrency) for f in one.findings] for one in (found, meant))
+    assert rest[1:] == whole
+    assert found.curve.points == meant.curve.points
+    assert "paralel" not in found.launch.line and "--tensor-parallel-size 8" in found.launch.line
+
+
+def test_a_misspelt_flag_is_said_once_below_and_once_beside() -> None:
+    result = ask("doctor", TP8.replace("-tp 8", "--tensor-paralel-size=8"), "--node", NODE)
+    assert result.exit_code == 0, both(result)
+    assert result.stderr.count("paralel-") == 1 and result.stdout.count("--tensor-paralel-size: unknown to vllm") == 1
+    assert "not understood" not in result.stdout and "launch as it was meant:" in result.stdout
+    assert width(result.stdout) <= 80
+
+
+@pytest.mark.parametrize(
+    ("words", "engine", "flag", "change"),
+    [
+        ("vllm serve moonshotai/Kimi-K2.6 -tp 8 --no-such-thing 5", "vllm==0.33.0", "--no-such-thing",
+         "remove --no-such-thing"),
+        ("sglang serve --model-path moonshotai/Kimi-K2.6 --tp 8 --cuda-graph-max-bs 64", "sglang==0.5.20",
+         "--cuda-graph-max-bs", "write --cuda-graph-max-bs-decode in place of --cuda-graph-max-bs"),
+    ],
+)  # fmt: skip
+def test_a_flag_that_this_version_lacks_keeps_the_server_from_starting(
+    words: str, engine: str, flag: str, change: str
+) -> None:
+    found = pm.doctor(words, node=NODE, engine=engine)
+    assert (found.findings[0].name, found.findings[0].flag) == (f"the server will not start: {flag}", change)
+    if flag == "--no-such-thing":
+        assert found.launch.line.endswith("-tp 8")
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        ("vllm serv moonshotai/Kimi-K2.6", "did you mean vllm serve?"),
+        ("/opt/bin/vlm serve moonshotai/Kimi-K2.6", "did you mean vllm serve?"),
+        ("sglang server --model-path moonshotai/Kimi-K2.6", "did you mean sglang serve?"),
+        ("python -m sglang.launch_serverr --model-path m", "did you mean python -m sglang.launch_server?"),
+        ("trtlm-serve m", "did you mean trtllm-serve?"),
+    ],
+)
+def test_a_misspelt_program_is_named(words: str, hint: str) -> None:
+    result = ask("doctor", words, "--node", NODE)
+    assert result.exit_code == 2 and f"hint: {hint}" in result.stderr
+
+
+@pytest.mark.parametrize("more", [["--tensor-parallel-size", "2"], []])
+def test_a_launch_without_quotes_is_told_from_a_wrong_option(more: list[str]) -> None:
+    done = ask("doctor", "vllm", "serve", "org/model", *more, "--node", NODE)
+    assert done.exit_code == 2
+    assert done.stderr.startswith('error: the launch needs quotes around it: perfmodel doctor "vllm serve ..." --node')
+    assert "no such option --nod" in ask("doctor", "vllm serve org/model", "--nod", NODE).stderr
+
+
+def test_a_benchmark_in_another_unit_is_told_from_a_slow_run(tmp_path: Path) -> None:
+    d = pm.deploy("kimi-k2.6", node=NODE, tp=8, context=32768, memory_fraction=0.94)
+    rates = pm.predict(d, concurrency=[1, 8, 32]).output_tok_s[0]
+    for share, says in ((1 / 8, "tokens/s of one GPU in place of all 8"), (0.5, "")):
+        file = tmp_path / "seen.csv"
+        rows = [f"{c},{share * rate:.6g},1024,1024" for c, rate in zip((1, 8, 32), rates, strict=True)]
+        file.write_text("\n".join(["concurrency,output_tok_s,input_tokens,output_tokens", *rows]) + "\n")
+        done = ask("doctor", TP8, "--node", NODE, "--benchmark", str(file))
+        assert done.exit_code == 0, both(done)
+        assert ("probably" in done.stderr or "that is about what" in done.stderr) == bool(says)
+        assert says in done.stderr
+        assert "output tok/s at C=8: predicted " in done.stdout and "times that" in done.stdout

@@ -121,7 +121,7 @@ def test_small_print_of_tensorrt_llm_s_launch_line() -> None:
     assert "--trust_remote_code" in write(Options(engine="tensorrt-llm"), "org/Kimi-K2")
     with pytest.raises(BadInput, match="names no model"):
         parse("trtllm-serve --tp_size 8")
-    with pytest.raises(BadInput, match="whole numbers"):
+    with pytest.raises(BadInput, match="takes numbers, got 'a,b'"):
         parse("trtllm-serve org/m  # --config: pp_partition=a,b")
 
 

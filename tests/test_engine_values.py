@@ -97,14 +97,15 @@ def test_attention_groups_of_sglang() -> None:
 
 
 def test_decode_context_parallelism_gathers_queries_and_scatters_outputs() -> None:
-    """MLA over dcp 4 of tp 8: 64 / 8 heads of four ranks, 576 wide in bf16; vLLM's partials carry 4 B a head more."""
+    """MLA over dcp 4 of tp 8: 64 / 8 heads of four ranks, 576 wide in bf16; every rank's sums of them, 4 B each."""
     o = Options(tp=8, dcp=4)
-    for module, extra in ((vllm_network, 4.0), (sglang_network, 0.0)):
+    for module in (vllm_network, sglang_network):
         for kind in ("dense", "moe"):
-            gather, scatter = (c for c in module.layer_collectives(o, facts()) if c.group == "dcp" and c.layer == kind)
+            gather, sums, scatter = (
+                c for c in module.layer_collectives(o, facts()) if c.group == "dcp" and c.layer == kind)  # fmt: skip
             assert gather == Collective("all_gather", "dcp", 4, "attention", 8 * 4 * 576 * 2.0, "local", kind)
-            assert scatter == Collective("reduce_scatter", "dcp", 4, "attention", 8 * 4 * (576 * 2 + extra), "local",
-                                         kind)  # fmt: skip
+            assert sums == Collective("all_gather", "dcp", 4, "attention", 4 * 8 * 4 * 4.0, "local", kind)
+            assert scatter == Collective("reduce_scatter", "dcp", 4, "attention", 8 * 4 * 576 * 2.0, "local", kind)
         assert not [c for c in module.layer_collectives(o, facts(), "prefill") if c.group == "dcp"]
         assert not [c for c in module.layer_collectives(replace(o, dcp=1), facts()) if c.group == "dcp"]
         wide, *_ = module.layer_collectives(Options(tp=8, dcp=2), dense())

@@ -11,6 +11,7 @@ from command_line import NODE, WHAT, ask, both, width
 import perfmodel as pm
 from perfmodel.deployment import Deployment
 from perfmodel.errors import BadInput, PerfModelError, UnknownName
+from perfmodel.insight.calls import largest_call
 from perfmodel.insight.explain import FIGURES, Explained, explain
 from perfmodel.insight.sensitivity import break_even, scaled_accelerator, scaled_factor
 from perfmodel.insight.symbolic import prefill_formula, step_formula
@@ -114,6 +115,8 @@ def test_every_figure_is_the_answer_of_its_verb_and_its_parts_add_up(figure: str
         "memory": report.placement.weights_bytes[0] + report.pool.pool_bytes[0] + report.runtime_bytes(0),
         "kv_tokens": report.kv_tokens,
         "weights": 8 * float(np.sum(report.placement.weights_bytes)),
+        "collective": float(pm.collective("all_reduce", node=NODE, engine="sglang==0.5.10",
+                                          message_bytes=8 * 14336).seconds),
     }
     assert x.value == pytest.approx(answers[figure], rel=1e-9, abs=1e-9)
     assert sum(part.share for part in x.parts) == pytest.approx(1.0, rel=1e-9, abs=1e-9)
@@ -250,3 +253,57 @@ def test_the_command_says_where_another_strategy_leads() -> None:
     result = ask("explain", "tok_s", *WHAT, "--tp", "8", "--context", "32768", "--against", "pp=8", "--to", "64")
     assert "break-even: " in result.stdout and "proof: all 64 whole concurrencies" in result.stdout
     assert ask("explain", "speed", *WHAT, "--tp", "8").exit_code == 2
+
+
+CALLS: list[tuple[str, str, str, dict[str, Any], str]] = [
+    ("kimi-k2.6", NODE, "sglang==0.5.10", {"tp": 8}, "NCCL LL"),
+    ("kimi-k2.6", NODE, "vllm==0.33.0", {"tp": 8, "dp_attention": 8, "ep": 8}, "NCCL"),
+    ("kimi-k2.6", NODE, "sglang==0.5.23", {"tp": 8, "all_reduce": "pcie_ipc"}, "the kernel pcie_ipc"),
+    ("llama-3.1-8b", "8x-h100-sxm", "vllm==0.33.0", {"tp": 8}, "the kernel custom_one_shot"),
+    ("deepseek-v3.1", "2x-dgx-h100", "sglang==0.5.23", {"tp": 16}, "NCCL Tree LL"),
+]
+
+
+@pytest.mark.parametrize(("model", "node", "engine", "keywords", "by"), CALLS)
+@pytest.mark.parametrize("concurrency", [1, 64, 1000])
+def test_the_formula_of_a_collective_is_the_one_that_prices_it(
+    model: str, node: str, engine: str, keywords: dict[str, Any], by: str, concurrency: int
+) -> None:
+    """The step has as many of them as it says, and their rows hold their seconds."""
+    d = pm.deploy(model, node=node, engine=engine, context=8192, **keywords)
+    call = largest_call(d, concurrency, 1000)
+    op = call.name.partition(" (")[0]
+    priced = pm.collective(op.replace("-", "_"), node=node, engine=engine, message_bytes=call.message_bytes,
+                           ranks=call.ranks)  # fmt: skip
+    plain = not ({"all_reduce", "dp_attention"} & keywords.keys())  # pm.collective knows of no other engine setting
+    if plain:
+        assert call.formula.seconds == pytest.approx(float(priced.seconds), abs=0, rel=1e-9)
+    rows = {row.name: float(row.seconds) for row in pm.step(d, batch=concurrency, context=1000).rows}
+    places = call.name.partition(" (")[2].rstrip(")").split(", ")
+    assert call.count * call.formula.seconds == pytest.approx(sum(rows[f"{op} ({place})"] for place in places),
+                                                              abs=0, rel=0.35)  # a place also has calls of other sizes
+    assert call.formula.seconds == pytest.approx(sum(term.seconds for term in call.formula.terms), abs=0, rel=1e-9)
+    if concurrency == 1:
+        assert call.what.startswith(by)
+
+
+def test_the_collective_is_told_in_words_and_numbers(tp8: Deployment) -> None:
+    x = explain("collective", tp8, concurrency=8)
+    assert {part.name for part in x.parts} == {"steps between ranks", "bytes over bandwidth", "start"}
+    assert "14*alpha_" in x.formula and "1.75*M/" in x.formula  # 2 (8 - 1) steps, 2 (8 - 1) / 8 of the message
+    assert x.values["M"] == 8 * 7168 * 2 and "all-reduce" in x.notes[0] and "over 8 ranks" in x.notes[0]
+    priced = pm.collective("all_reduce", node=NODE, engine="sglang==0.5.10", message_bytes=x.values["M"])
+    assert x.low == pytest.approx(float(priced.seconds_low), abs=0, rel=0.02)
+    assert x.high == pytest.approx(float(priced.seconds_high), abs=0, rel=0.02)
+    assert x.limits["infinite link bandwidth"] == pytest.approx(
+        x.value * (1 - next(part.share for part in x.parts if "bytes" in part.name)), abs=0, rel=1e-6)
+    found = {e.name: e.elasticity for e in x.elasticities}
+    assert x.derivatives["collective_bandwidth_factor"] == pytest.approx(found["link bandwidth"], abs=0, rel=1e-3)
+
+
+def test_a_pipeline_has_hops_and_one_gpu_has_nothing() -> None:
+    d = pm.deploy("kimi-k2.6", node=NODE, engine="vllm", pp=8)
+    call = largest_call(d, 8, 1000)
+    assert call.name == "pipeline hop" and call.message_bytes == 8 * 7168 * 2 * 2  # hidden states and residual
+    with pytest.raises(BadInput, match="no collective"):
+        explain("collective", pm.deploy("llama-3.1-8b", node=NODE, engine="vllm", tp=1))

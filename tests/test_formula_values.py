@@ -251,8 +251,8 @@ def test_waits_by_hand() -> None:
 
 def test_what_the_first_round_adds() -> None:
     # all prompts together take 12 s, one alone 1 s: half of the difference, spread over two rounds
-    assert float(benchmark_wait_s(12.0, 1.0, 2, 99.0)) == near(11 / 4)
-    assert float(benchmark_wait_s(1.0, 2.0, 2, 0.0)) == 0.0
+    assert float(benchmark_wait_s(12.0, 1.0, 2, 12, 1.0, 0.0)) == near(11 / 4)
+    assert float(benchmark_wait_s(1.0, 2.0, 2, 12, 12.0)) == 0.0
 
 
 def test_share_of_a_burst() -> None:

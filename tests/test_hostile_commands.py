@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from fuzz.run import limited
 
 import perfmodel as pm
 from perfmodel.catalog import load_node
@@ -17,6 +18,7 @@ from perfmodel.cli import main
 from perfmodel.cli.options import duration, whole
 from perfmodel.cli.predict import limit
 from perfmodel.errors import BadInput, QuestionError, UnknownName, one_of, shown
+from perfmodel.insight.launch_files import launch_of
 from perfmodel.placement.topology import Graph
 
 ONE = ("--model", "llama-3.1-8b", "--node", "1x-h100-sxm")
@@ -184,5 +186,42 @@ def test_what_cannot_be_shown_is_named_by_its_type() -> None:
 
 def test_paths_of_a_large_node_are_found_without_walking_through_its_gpus() -> None:
     graph = Graph(load_node("512x-h100-sxm"))
-    assert all(not hops or "gpu" not in {graph.kinds[there] for there in hops} for hops in graph._onward.values())
+    onward = {there for around in graph._onward.values() for several in around.values() for _, there in several}
+    assert onward and "gpu" not in {graph.kinds[there] for there in onward}
     assert [hop.a for hop in graph.path(graph.gpus[0], graph.gpus[-1]).hops][0] == graph.gpus[0]
+
+
+# ------------------------------------------------------------------ break-even
+
+@pytest.mark.parametrize("axis", ["bandwidth", "links", "context"])
+def test_a_deployment_against_itself_is_answered_at_once(axis: str) -> None:
+    with limited(8.0):
+        result = CliRunner().invoke(main, ["explain", "tok_s", *ONE, "--against", "tp=1", "--over", axis, "--json"])
+    (answer,) = json.loads(result.stdout)
+    found = answer["break_even"]
+    assert result.exit_code == 0 and found["crossings"] == [] and not found["proven"]
+    assert found["ratio_min"] == found["ratio_max"] == 1.0 and "equal on all" in found["proof"]
+
+
+@pytest.mark.parametrize("axis", ["bandwidth", "links"])
+@pytest.mark.parametrize("ends", [("1e-300", "1"), ("1", "1e6"), ("2", "1")])
+def test_factors_of_a_break_even_lie_within_reason(axis: str, ends: tuple[str, str]) -> None:
+    between = ("--from", ends[0], "--to", ends[1])
+    assert "range" in refused("explain", "tok_s", *ONE, "--against", "kv_dtype=fp8", "--over", axis, *between)
+
+
+# ------------------------------------------------------------------ files of a launch
+
+COMPOSE = """services:
+  a:
+    command: vllm serve org/model
+    deploy: {resources: {reservations: {devices: [{driver: nvidia, count: COUNT, capabilities: [gpu]}]}}}
+"""
+
+
+@pytest.mark.parametrize(("count", "gpus"), [("8", 8), ("true", None), ("-1", None), ("0", None), ("all", None),
+                                             ("1.5", None), ("[8]", None), ("null", None)])
+def test_gpus_of_a_compose_file_are_counted_in_whole_ones(count: str, gpus: int | None, tmp_path: Path) -> None:
+    file = tmp_path / "compose.yaml"
+    file.write_text(COMPOSE.replace("COUNT", count))
+    assert launch_of(file)[0].gpus == gpus

@@ -82,6 +82,8 @@ BEYOND: dict[str, tuple[str, bytes, str]] = {
     "shape against bytes": (
         "safetensors", header({"a": GOOD["a"] | {"shape": [2**39, 2**39]}}), "where its shape needs"),
     "negative shape": ("safetensors", header({"a": GOOD["a"] | {"shape": [-4]}}), "is not known"),
+    "dtype of a list": ("safetensors", header({"a": GOOD["a"] | {"dtype": ["BF16"]}}), "is not known"),
+    "true for a shape": ("safetensors", header({"a": GOOD["a"] | {"shape": [True]}}), "is not known"),
     "tensor twice": ("safetensors", header(TWICE), "twice"),
     "falling offsets": ("safetensors", header({"a": GOOD["a"] | {"data_offsets": [8, 0]}}), "two rising"),
     "total size": ("safetensors index", b'{"metadata": {"total_size": 1e400}}', "not a size"),
@@ -123,7 +125,7 @@ BEYOND: dict[str, tuple[str, bytes, str]] = {
     "length, trace": ("trace csv", b"arrival_s,input_tokens,output_tokens\n0,1e12,5", "whole number of tokens"),
     "line, trace": ("trace jsonl", b'{"timestamp": 0, "a": "' + b"x" * 2**23 + b'"}', "more than 4,194,304"),
     "field": ("lengths", b'output_tokens\n"' + b"9" * 200_000, "field limit"),
-    "progress nan": ("progress", b'{"samples_done": NaN, "seconds": 5}', "must be a number"),
+    "progress nan": ("progress", b'{"samples_done": NaN, "seconds": 5}', "NaN is no number"),
     "bomb, address": ("packed", pack("x" * 10**7).encode(), "too large"),
     "strategies, address": ("address", b"strategies=tp%3D1&" * 9, "at most 4"),
     "path, address": ("address", b"strategies=calibration%3D%2Fetc%2Fpasswd", "only letters"),

@@ -11,6 +11,7 @@ import pytest
 
 from perfmodel.catalog import load_calibration, load_node
 from perfmodel.catalog.write import in_place_of, write_whole
+from perfmodel.cli.group import interrupts_that_come_again
 from perfmodel.errors import BadInput
 
 TESTS = Path(__file__).parent
@@ -74,6 +75,30 @@ def test_ctrl_c_ends_a_command_quietly(words: list[str], tmp_path: Path) -> None
     running.send_signal(signal.SIGINT)
     out, said = running.communicate(timeout=60)
     assert running.returncode == 130 and out == "" and "Traceback" not in said
+
+
+@pytest.mark.parametrize("module", ["click", "perfmodel.cli.group", "yaml", "numpy"])
+def test_ctrl_c_while_modules_load_ends_a_command_quietly(module: str) -> None:
+    code = ("import builtins, os, runpy, signal, sys\n"
+            "real, module = builtins.__import__, sys.argv.pop(1)\n"
+            "def load(name, *rest, **more):\n"
+            "    if name == module: builtins.__import__ = real; os.kill(os.getpid(), signal.SIGINT)\n"
+            "    return real(name, *rest, **more)\n"
+            "builtins.__import__ = load\n"
+            "runpy.run_module('perfmodel', run_name='__main__')")  # fmt: skip
+    running = python(code, module, "memory", "--model", "llama-3.1-8b", "--node", "1x-h100-sxm")
+    out, said = running.communicate(timeout=60)
+    assert (running.returncode, out, said.strip()) == (130, "", "")
+
+
+def test_ctrl_c_in_a_destructor_comes_again() -> None:
+    class Closing:
+        def __del__(self) -> None:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt), interrupts_that_come_again():
+        Closing()
+        time.sleep(0.1)
 
 
 # ------------------------------------------------------------------ at once

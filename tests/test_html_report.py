@@ -47,7 +47,7 @@ class Page(HTMLParser):
 def answers() -> Answers:
     d = pm.deploy("kimi-k2.6", node="8x-rtx-pro-6000-server", tp=8, context=32768)
     return answers_of(d, command="perfmodel report ...", concurrency=[1, 8, 32], others=[pm.deploy(
-        "kimi-k2.6", node="8x-rtx-pro-6000-server", pp=8, context=32768)], measured=lambda _: [(8.0, 407.0)])
+        "kimi-k2.6", node="8x-rtx-pro-6000-server", pp=8, context=32768)], measured=[(8.0, 407.0), (12.0, 500.0)])
 
 
 @pytest.fixture(scope="module")
@@ -162,3 +162,42 @@ def test_report_as_json_holds_all_answers() -> None:
 def test_wrong_questions_are_refused(words: tuple[str, ...], message: str) -> None:
     done = ask("report", *KIMI, *words)
     assert done.exit_code == 2 and message in done.stderr
+
+
+def test_measured_and_predicted_meet_at_the_measured_loads(answers: Answers, page: str) -> None:
+    assert [p["concurrency"] for p in answers.curve.points] == [1, 8, 12, 32]
+    words = " ".join(" ".join(Page(page).words).split())
+    measured = words[words.index("measured, tok/s"):]
+    head, row = "measured, tok/s predicted, tok/s predicted/measured", r"[0-9.]+ [0-9.]+"
+    assert re.match(rf"{head} 8 407 {row} 12 500 {row}", measured)
+
+
+def test_predict_and_compare_price_what_was_measured(tmp_path: Path) -> None:
+    file = tmp_path / "seen.csv"
+    file.write_text("concurrency,output_tok_s,tp\n3,200,8\n8,371,8\n24,600,8\n0,5,8\n")
+    done = ask("predict", *KIMI, "--concurrency", "1,8", "--measured", str(file), "--json")
+    assert [p["concurrency"] for p in json.loads(done.stdout)["points"]] == [1, 3, 8, 24]
+    words = [word for word in KIMI if word not in ("--tp", "8")]
+    done = ask("compare", *words, "--strategy", "tp=8", "--concurrency", "1,8", "--measured", str(file), "--json")
+    assert [p["concurrency"] for p in json.loads(done.stdout)[0]["points"]] == [1, 3, 8, 24]
+    other = ask("predict", *KIMI[:-4], "--tp", "4", "--concurrency", "1", "--measured", str(file))
+    assert "warning: none of the measured rows has these conditions" in other.stderr
+
+
+def test_what_does_not_fit_has_words_and_no_rate() -> None:
+    d = pm.deploy("kimi-k2.6", node="8x-rtx-pro-6000-server", tp=8, kv_dtype="fp8")
+    text = "".join(Page(html.render(answers_of(d, command="perfmodel report ...", concurrency=[1, 128]))).words)
+    assert "does not fit: weights" in text and "oom_weights" not in text
+    row = text[text.index("lost=1"):]
+    assert re.match(r"lost=1\s*-\s*-\s*-\s*does not fit: weights", row)
+
+
+def test_a_memory_fraction_grows_to_what_fits_and_not_beyond_one() -> None:
+    d = pm.deploy("kimi-k2.6", node="8x-rtx-pro-6000-server", tp=8, context=32768, kv_dtype="fp8", memory_fraction=0.92)
+    answers = answers_of(d, command="perfmodel report ...", concurrency=[256], input_tokens=8192)
+    assert answers.explained is not None
+    found = {e.name: e for e in answers.explained.elasticities}["memory_fraction"]
+    assert 0 < found.moved < 1 / 0.92 - 1
+    assert pm.memory(replace(d, options=replace(d.options, memory_fraction=0.92 * (1 + found.moved)))).fits
+    assert not pm.memory(replace(d, options=replace(d.options, memory_fraction=0.92 * (1.002 + found.moved)))).fits
+    assert f"(only {100 * found.moved:+.1f} % fits)" in "".join(Page(html.render(answers)).words)

@@ -1,6 +1,7 @@
 """Job sizing: phases that add up, nodes, deadlines, energy; the case's figures by hand."""
 
 import json
+import re
 import resource
 from typing import Any
 
@@ -17,6 +18,7 @@ from perfmodel.planner import compare_jobs, nodes_for, size_job
 from perfmodel.planner.job_power import draw_of
 from perfmodel.planner.job_start import LOAD_BPS, start_of
 from perfmodel.report.job_plot import course
+from perfmodel.report.job_text import job_text
 from tests.cases import CASE_NODE, kimi
 
 TP8 = kimi("sglang==0.5.23", tp=8, memory_fraction=0.92)
@@ -286,3 +288,35 @@ def test_the_picture_holds_the_course_of_the_job() -> None:
     assert np.allclose(drawn.get_ydata(), speed)
     assert drawn.get_xdata()[-1] / time[-1] == pytest.approx(1 / 60, abs=0, rel=1e-9)  # minutes
     assert "[min]" in ax.get_xlabel() and "[tokens/s]" in ax.get_ylabel()
+
+
+def test_no_more_run_than_the_client_keeps_in_flight() -> None:
+    for samples, concurrency, nodes in ((5000, 100, 439), (5000, 300, 200), (9_000_000, 300, 200), (5000, 30, 4)):
+        job = size_job(TP8, samples=samples, output_tokens=200, concurrency=concurrency, nodes=nodes)
+        assert job.concurrency <= concurrency
+        assert job.concurrency >= concurrency / 2
+    idle = size_job(TP8, samples=5000, output_tokens=200, concurrency=100, nodes=439)
+    assert any("339 of 439 nodes get no sample: the client keeps 100 in flight" in note for note in idle.assumptions)
+
+
+def test_many_nodes_are_counted_with_marks_and_warned_of_one_by_one() -> None:
+    job = size_job(TP8, samples=90_000_000, output_tokens=2000, nodes=439)
+    (cap,) = [note for note in job.assumptions if "sequences run at once" in note]
+    assert cap.startswith("on each of 439 nodes at most ")
+    text = job_text(job)
+    assert f"{job.concurrency:,.0f} running at once, {job.concurrency / 439:.4g} a node" in " ".join(text.split())
+    assert re.findall(r"(?<![\d,.])\d{5,}", text.split("launch:")[0]) == []
+
+
+@pytest.mark.parametrize("text", ["30000", "30_000", "30,000", "3e4", "30k", "0.03M"])
+def test_samples_are_written_as_people_write_them(text: str) -> None:
+    words = ["job", "--model", "llama-3.1-8b", "--node", "1x-h100-sxm", "--output-tokens", "100", "--json"]
+    done = ask(*words, "--samples", text)
+    assert json.loads(done.stdout)["samples"] == 30_000
+    assert "max_graph_batch" not in done.stderr
+
+
+@pytest.mark.parametrize("text", ["many", "1.5", "-3", "1e99", "nan", "1.2.3"])
+def test_what_is_no_count_is_refused(text: str) -> None:
+    done = ask("job", "--model", "llama-3.1-8b", "--node", "1x-h100-sxm", "--samples", text)
+    assert done.exit_code == 2 and "is not a count such as 900000, 9e5 or 900k" in done.stderr

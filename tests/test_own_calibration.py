@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -227,3 +228,58 @@ def test_no_curve_without_decode(llama: Deployment) -> None:
     assert np.all(np.isnan(problem.batch))
     found = solve(problem, ("gemm_efficiency",), factors_of(llama))
     assert found.residual_sd == pytest.approx(float(np.hypot(NOISE, CURVE_SD)), rel=1e-9)
+
+
+def test_the_learnt_difference_is_booked_by_its_own_name(llama: Deployment, tmp_path: Path) -> None:
+    rows = timed(llama, asked("tpot", LOADS), factors_of(llama))
+    fitted(llama, [replace(row, seconds=1.2 * row.seconds) for row in rows]).save(tmp_path / "mine.yaml")
+    d = pm.deploy("llama-3.1-8b", node="1x-h200-sxm", calibration=str(tmp_path / "mine.yaml"))
+    row = next(row for row in pm.step(d, batch=8).to_dict()["rows"] if row["name"] == ROW)
+    assert (row["name"], row["bound_by"], row["source"]) == ("learnt difference", "learnt", "costs/difference.py")
+    curve = pm.predict(d, concurrency=8, input_tokens=512, output_tokens=256)
+    bare = pm.deploy("llama-3.1-8b", node="1x-h200-sxm", calibration=str(tmp_path / "mine.yaml"))
+    bare = replace(bare, calibration=bare.calibration.model_copy(update={"difference": None}))
+    plain = pm.predict(bare, concurrency=8, input_tokens=512, output_tokens=256)
+    assert curve.parts["learnt difference"] > 0 and "learnt difference" not in plain.parts
+    assert curve.parts["host"] == pytest.approx(plain.parts["host"], rel=0.02, abs=0)
+    assert sum(curve.parts.values()) == pytest.approx(curve.tpot_s[0], rel=1e-9, abs=0)
+
+
+# ---------------------------------------------------------------- rows that cannot be what they say
+
+
+SLIPS = [
+    (lambda tok_s, load: 1000 * tok_s, "seconds written as milliseconds"),
+    (lambda tok_s, load: tok_s / 1000, "milliseconds written as seconds"),
+    (lambda tok_s, load: tok_s / 8, "tokens/s of one GPU in place of all 8"),
+    (lambda tok_s, load: tok_s / load, "tokens/s of one request in place of all that are in flight"),
+    (lambda tok_s, load: tok_s / 256, "requests/s in place of tokens/s"),
+    (lambda tok_s, load: 9 * tok_s, "input tokens counted with the output tokens"),
+]
+
+
+@pytest.mark.parametrize(("slip", "words"), SLIPS, ids=[words for _, words in SLIPS])
+def test_a_usual_mistake_is_named_and_nothing_is_written(slip: Any, words: str, tmp_path: Path) -> None:
+    d = pm.deploy("llama-3.1-8b", node="8x-h200-sxm", tp=8)
+    loads = [1.0, 8.0, 64.0, 256.0]
+    curve = pm.predict(d, concurrency=loads, input_tokens=2048, output_tokens=256)
+    noise = (1.1, 0.92, 1.05, 0.9)
+    rows = [f"{c:g},{1.1 * e * slip(t, c):.10g},2048,256"
+            for c, t, e in zip(loads, curve.output_tok_s[0], noise, strict=True)]
+    file = tmp_path / "seen.csv"
+    file.write_text("\n".join(["concurrency,output_tok_s,input_tokens,output_tokens", *rows]) + "\n")
+    command = ["calibrate", str(file), "--model", "llama-3.1-8b", "--node", "8x-h200-sxm", "--tp", "8",
+               "--output", str(tmp_path / "mine.yaml")]  # fmt: skip
+    done = ask(*command)
+    assert done.exit_code == 1 and not (tmp_path / "mine.yaml").exists()
+    assert f"warning: that is about what {words} would give" in done.stderr
+    assert "predicted ones at the median row" in done.stderr and "--force" in done.stderr
+    forced = ask(*command, "--force", "--json")
+    assert forced.exit_code == 0 and (tmp_path / "mine.yaml").exists()
+    assert any(words in line for line in json.loads(forced.stdout)["doubts"])
+
+
+def test_rows_near_the_model_raise_no_doubt(llama: Deployment) -> None:
+    rows = timed(llama, asked("tpot", LOADS), factors_of(llama))
+    assert fitted(llama, [replace(row, seconds=2.5 * row.seconds) for row in rows]).doubts == []
+    assert fitted(llama, [replace(row, seconds=3.5 * row.seconds) for row in rows]).doubts != []

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import perfmodel as pm
-from perfmodel.errors import BadInput, Infeasible, QuestionError, UnknownName
+from perfmodel.errors import BadInput, IllegalDeployment, Infeasible, QuestionError, UnknownName
 from perfmodel.planner.price import concurrencies, front
 from perfmodel.planner.space import copies, strategies
 from tests.cases import CASE_NODE, toy
@@ -193,3 +193,34 @@ def test_pools_that_prefill_and_decode_apart() -> None:
     assert roles == [(first.pools[0], "prefill"), (first.pools[1], "decode")]
     assert not any(choice.pools for choice in pm.plan(
         "qwen3-8b", node="4x-l40s", context=4096, concurrency=16, disaggregate=False, keep=60, **load).choices)
+
+
+@pytest.mark.parametrize(("fixed", "reason", "near"), [
+    ({"tp": 7}, "64 heads over 7 ranks", "tp=8 or tp=4 or tp=2 would fit"),
+    ({"ep": 3}, "ep=3 does not divide", "ep=2 or ep=4 or ep=1 would fit"),
+    ({"pp": 9}, "needs 9 GPUs", "pp=8 or pp=7 or pp=4 would fit"),
+    ({"tp": 8, "dcp": 3}, "dcp=3 does not divide the attention group of 8 ranks", "dcp=2 or dcp=4 or dcp=1"),
+    ({"dp": 3}, "needs 24 GPUs", "dp=1 would fit"),
+    ({"tp": 10**12}, "needs 1000000000000 GPUs", "tp=8 or tp=4 or tp=2"),
+])  # fmt: skip
+def test_a_constraint_that_nothing_satisfies_is_named(fixed: dict[str, int], reason: str, near: str) -> None:
+    with pytest.raises((Infeasible, IllegalDeployment)) as caught:
+        pm.plan("kimi-k2.6", node=CASE_NODE, context=32768, **fixed)
+    assert reason in caught.value.message and any(hint.startswith(near) for hint in caught.value.hints)
+    name, value = caught.value.hints[0].split(" ")[0].split("=")
+    assert pm.plan("kimi-k2.6", node=CASE_NODE, context=32768, keep=1, **{**fixed, name: int(value)}).choices
+
+
+def test_what_refused_is_counted_and_the_exit_code_follows() -> None:
+    with pytest.raises(Infeasible, match="by context.* refused; input and output together are 2048") as short:
+        pm.plan("kimi-k2.6", **{**CASE, "context": 512})
+    assert "context=2048 or more" in short.value.hints and short.value.exit_code == 1
+    with pytest.raises(IllegalDeployment, match=r"\d+ by engine refused"):
+        pm.plan("kimi-k2.6", **CASE, ep=3)
+
+
+@pytest.mark.parametrize("fixed", [{"dp": 3}, {"tp": 4, "ep": 1}, {"pp": 3}])
+def test_sizes_that_no_search_would_try_are_tried_when_they_are_given(fixed: dict[str, int]) -> None:
+    found = pm.plan("qwen3-8b", node="4x-l40s", context=4096, concurrency=32, disaggregate=False, **fixed)
+    assert all(getattr(choice.deployment.options, name) == value for choice in found.choices
+               for name, value in fixed.items())  # fmt: skip

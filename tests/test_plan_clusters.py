@@ -7,6 +7,8 @@ import pytest
 
 import perfmodel as pm
 from perfmodel.errors import BadInput, UnknownName
+from perfmodel.placement.links import links_of
+from perfmodel.placement.topology import Graph
 
 SIZES = np.array([14336.0, 2**20, 2**26])
 
@@ -69,3 +71,50 @@ def test_a_fleet_of_1024_gpus_of_two_kinds() -> None:
     rates = [row["output_tok_s"] for row in found.fleet]
     assert found.choices[0].curve.points[0]["output_tok_s"] == pytest.approx(max(rates), abs=0, rel=2e-3)
     assert all(pm.memory(choice.deployment, hints=False).fits for choice in found.choices)
+
+
+@pytest.mark.parametrize("machines", [2, 4])
+@pytest.mark.parametrize("op", ["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv"])
+def test_a_cluster_by_name_is_the_cluster_of_the_file(machines: int, op: str) -> None:
+    """One NIC a GPU on its own rail: a rank sends through one, a ring of all through all."""
+    written, named = (np.asarray(pm.collective(op, node=node, message_bytes=SIZES).seconds)
+                      for node in (f"{machines}x-dgx-h100", f"{machines}x-8x-h100-sxm-ib"))  # fmt: skip
+    np.testing.assert_allclose(named, written, rtol=1e-9)
+
+
+@pytest.mark.parametrize(("node", "GBps"), [("2x-8x-h200-sxm-ib", 50), ("2x-8x-a100-sxm-80gb-ib", 25)])
+def test_one_rank_sends_through_one_nic(node: str, GBps: float) -> None:
+    found = pm.collective("send_recv", node=node, message_bytes=2**30)
+    assert 0.85 * GBps < found.busbw_Bps / 1e9 < GBps
+    ring = pm.collective("all_reduce", node=node, message_bytes=2**30, algorithm="ring-simple")
+    assert 6 * GBps < ring.busbw_Bps / 1e9 < 8.01 * GBps
+
+
+@pytest.mark.parametrize(("node", "tp", "GBps"), [
+    ("2x-dgx-h100", 8, 50), ("2x-8x-h100-sxm-ib", 8, 50), ("2x-dgx-h100", 1, 50),
+    ("2x-8x-rtx-pro-6000-server-tcp", 1, 11), ("2x-8x-rtx-pro-6000-server-tcp", 8, 11 / 8)])  # fmt: skip
+def test_ranks_of_a_stage_share_the_nics_of_their_machine(node: str, tp: int, GBps: float) -> None:
+    d = pm.deploy("kimi-k2.6", node=node, engine="sglang", tp=tp, pp=16 // tp)
+    assert links_of(d).hop_Bps == pytest.approx(GBps * 1e9, abs=0, rel=1e-9)
+
+
+def test_paths_in_4096_gpus_look_at_two_machines_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a search for a path looks at does not grow with the machines."""
+    looked = []
+    far = Graph._far
+    monkeypatch.setattr(Graph, "_far", lambda self, here, there: looked.append(here) or far(self, here, there))
+    for node in ("4x-8x-l40s-tcp", "512x-8x-l40s-tcp"):
+        graph = Graph(pm.load_node(node))
+        graph.path(graph.gpus[0], graph.gpus[-1])
+        looked.append("end")
+    first = looked.index("end")
+    assert first == len(looked) - first - 2 < 30
+
+
+def test_no_machine_forwards_for_others() -> None:
+    node = pm.load_node("3x-8x-l40s-tcp")
+    graph = Graph(node)
+    for a, b in ((0, 8), (7, 23), (3, 4)):
+        path = graph.path(graph.gpus[a], graph.gpus[b])
+        ends = {graph.machine_of[graph.gpus[i]] for i in (a, b)}
+        assert {graph.machine_of.get(hop.b) for hop in path.hops} <= {None, *ends}

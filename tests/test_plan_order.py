@@ -103,3 +103,27 @@ def test_a_price_that_does_not_read_is_refused(price: str) -> None:
     with pytest.raises(QuestionError):
         CliRunner().invoke(command, ["--model", "qwen3-8b", "--node", "1x-l40s", "--price", price],
                            catch_exceptions=False)  # fmt: skip
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_context_parallel_decode_pays_three_collectives_and_the_kernels_around_them(engine: str) -> None:
+    """Queries and softmax sums are gathered, outputs scattered: cp_lse_ag_out_rs of both engines. 64 heads, DCP8:
+    a token's queries and outputs are 64 x 576 values, its sums 64 of four bytes from each of eight ranks."""
+    d = pm.deploy("kimi-k2.6", node="8x-rtx-pro-6000-server", engine=engine, tp=8, dcp=8)
+    calls = [call for call in d.engine.layer_collectives(d.options, d.facts) if call.group == "dcp"
+             and call.layer == "moe"]  # fmt: skip
+    assert [(call.op, call.bytes_per_token) for call in calls] == [
+        ("all_gather", 64 * 576 * 2.0), ("all_gather", 8 * 64 * 4.0), ("reduce_scatter", 64 * 576 * 2.0)]
+    rows = {row.name: row for row in pm.step(d, batch=1, context=100).rows}
+    assert rows["context-parallel merge"].kernels == 5 * 61
+    assert "context-parallel merge" not in {row.name for row in pm.prefill(d, tokens=100).rows}
+
+
+def test_context_parallel_costs_what_was_measured_beside_tensor_parallel() -> None:
+    """Short context, one stream: TP8 over DCP2, DCP4 and DCP8 on the same host and image, 1.13, 1.18 and 1.19
+    (github sjug/rtx6kpro, vLLM 2f5db31f)."""
+    same: dict[str, Any] = {"node": "8x-rtx-pro-6000-server", "engine": "vllm", "tp": 8, "kv_dtype": "fp8",
+                            "attention_backend": "triton_mla"}  # fmt: skip
+    seconds = [pm.step(pm.deploy("kimi-k2.6", dcp=n, **same), batch=1, context=100).seconds for n in (1, 2, 4, 8)]
+    ratios = [later / seconds[0] for later in seconds[1:]]
+    assert ratios == pytest.approx([1.13, 1.18, 1.19], abs=0, rel=0.1)

@@ -188,7 +188,7 @@ def test_ttft_of_a_longer_run_forgets_its_start() -> None:
     d = DEPLOYED["vllm tp8"]
     load: dict[str, Any] = {"concurrency": [8, 64], "input_tokens": 1000, "output_tokens": 500}
     short, usual, long = (pm.predict(d, requests=n, **load).ttft_s[0] for n in (64, None, 1e9))
-    assert np.all(long < usual) and short[1] > usual[1]
+    assert np.all(long <= usual) and long[1] < usual[1] < short[1]
     alone = [pm.predict(d, concurrency=1, input_tokens=1000, requests=n).ttft_s[0][0] for n in (1, 1e9)]
     assert alone[0] == pytest.approx(alone[1], rel=1e-9, abs=0)  # nobody starts beside it
 

@@ -151,8 +151,8 @@ def test_what_an_engine_cannot_do_is_refused() -> None:
 
 
 def test_a_front_end_takes_prompts_one_after_another() -> None:
-    """A hundred prompts at once through two processes that need 25 ms each: the last waits 2.5 s for them."""
-    slow = Front(0.0, 0.05, 0.0)
+    """A hundred prompts at once through a process that needs 25 ms each: the last waits 2.5 s for them."""
+    slow = Front(0.0, 0.025, 0.0)
     load: dict[str, Any] = {"inputs": [100] * 100, "outputs": [2] * 100}
     run, none = simulate(LLAMA, **load, front=slow), simulate(LLAMA, **load, front=NO_FRONT)
     assert 2.5 <= run.ttft_s[-1] < 3.0 and run.ttft_s[0] < 0.2

@@ -169,6 +169,7 @@ def test_every_table_is_of_a_known_kind() -> None:
     # read by insight/; the last by docs and notebooks
     others = [path for path in TABLES if path.stem in ("memory-logs", "e2e-tpot", "e2e-excluded", "e2e-serving",
                                                        "h200-vllm-steps-2026-11", "h200-vllm-served-2026-11",
+                                                       "h200-vllm-http-2026-11",
                                                        "speculative")]
     assert sorted(SERVED + TIMED + others) == sorted(TABLES)
     page = (TABLES[0].parent / "README.md").read_text()

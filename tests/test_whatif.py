@@ -14,6 +14,7 @@ from perfmodel.insight.changes import KINDS, apply, read_change
 from perfmodel.insight.node_changes import generation, machines, nvlink, p2p, pcie, without
 from perfmodel.insight.whatif import WhatIf, usual, whatif
 from perfmodel.placement.topology import Graph
+from perfmodel.report.whatif_text import whatif_text
 
 LOADS = (1, 32, 128)
 
@@ -237,3 +238,35 @@ def test_the_command_prints_80_columns() -> None:
     assert width(result.stdout) <= 80 and "per 1,000" in result.stdout and "not answered" in result.stdout
     assert "warning: gpu=none: unknown accelerator" in result.stderr
     assert ask("whatif", *words, "--price", "x").exit_code == 2
+
+
+# ---------------------------------------------------------------- what does not fit
+
+
+def test_a_fraction_of_another_card_gives_way_to_one_that_fits() -> None:
+    d = pm.deploy("kimi-k2.6", node=NODE, engine="sglang==0.5.23", pp=8, memory_fraction=0.92)
+    asked = pm.deploy("kimi-k2.6", node="8x-h200-sxm", engine="sglang==0.5.23", pp=8, memory_fraction=0.92)
+    default = pm.deploy("kimi-k2.6", node="8x-h200-sxm", engine="sglang==0.5.23", pp=8)
+    assert not pm.memory(asked).fits and pm.memory(default).fits
+    (outcome,) = whatif(d, ["gpu=h200-sxm"], concurrency=LOADS).outcomes
+    assert outcome.memory is not None and outcome.memory.fits and outcome.deployment is not None
+    assert outcome.deployment.options.memory_fraction == default.options.memory_fraction
+    assert outcome.way == f"memory_fraction={default.options.memory_fraction:.4g}"
+    assert any("0.92 of the launch does not fit there: a prefill chunk" in note for note in outcome.assumptions)
+
+
+def test_a_card_that_never_fits_says_so_and_keeps_the_fraction() -> None:
+    d = pm.deploy("llama-3.1-405b", node="8x-h200-sxm", engine="vllm==0.33.0", tp=8, memory_fraction=0.92, context=8192)
+    assert pm.memory(d).fits
+    (outcome,) = whatif(d, ["gpu=h100-sxm"], concurrency=LOADS).outcomes
+    assert outcome.memory is not None and outcome.memory.verdict == "oom_weights"
+    assert any("no memory_fraction from 0.5 to 0.98 fits there" in note for note in outcome.assumptions)
+
+
+def test_what_does_not_fit_comes_after_what_does_and_has_no_rate_in_text() -> None:
+    d = pm.deploy("kimi-k2.6", node=NODE, engine="vllm==0.33.0", tp=8, kv_dtype="fp8")
+    answer = whatif(d, ["lost=1", "pcie=gen4"], concurrency=LOADS)
+    assert [o.change for o in answer.outcomes] == ["pcie=gen4", "lost=1"]
+    text = " ".join(whatif_text(answer).split())
+    assert ": does not fit: weights (weights of" in text and "oom_weights" not in text
+    assert "as if it did" not in text

@@ -6,7 +6,6 @@ What a file does not say is asked for, not guessed.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from typing import Any
 from perfmodel.calibration import bench_json, bench_tables
 from perfmodel.calibration.bench_row import Stated, positive
 from perfmodel.calibration.measured import Measurement, measurements
+from perfmodel.catalog.once import loads, why
 from perfmodel.catalog.yaml import read_text
 from perfmodel.errors import BadInput, UnknownName, shown
 
@@ -138,7 +138,7 @@ def plain(table: Sequence[Mapping[str, Any]], where: str, given: Stated) -> tupl
 def _objects(body: str, where: str) -> list[Any]:
     """The objects of a JSON file, a JSON array or JSON lines."""
     try:
-        found = json.loads(body)
+        found = loads(body)
         return found if isinstance(found, list) and found else [found]
     except RecursionError:
         raise BadInput(f"{where}: JSON nested too deep") from None
@@ -148,9 +148,10 @@ def _objects(body: str, where: str) -> list[Any]:
     if len(lines) > MAX_LINES:
         raise BadInput(f"{where}: more than {MAX_LINES:,} lines of JSON")
     try:
-        return [json.loads(line) for line in lines]
-    except (ValueError, RecursionError):
-        raise BadInput(f"{where}: not JSON, {str(first)[:120]}") from None
+        return [loads(line) for line in lines]
+    except (ValueError, RecursionError) as error:
+        said = why(first if type(first) is ValueError else error)
+        raise BadInput(f"{where}: {f'not JSON, {str(first)[:120]}' if said == 'not JSON' else said}") from None
 
 
 def _bounded(rows: Sequence[Measurement], where: str) -> tuple[Measurement, ...]:

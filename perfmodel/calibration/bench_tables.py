@@ -11,6 +11,7 @@ from typing import Any
 from perfmodel.calibration.bench_json import llama_bench, profile
 from perfmodel.calibration.bench_row import Stated, maybe
 from perfmodel.calibration.measured import Measurement
+from perfmodel.catalog.once import csv_rows
 from perfmodel.errors import BadInput
 
 MAX_ROWS = 2_000
@@ -33,7 +34,7 @@ def dictionaries(text: str, where: str) -> list[dict[str, Any]]:
     """Rows of a CSV by its header; columns beyond it are refused."""
     rows: list[dict[str, Any]] = []
     try:
-        for row in csv.DictReader(io.StringIO(text), strict=True):
+        for row in csv_rows(io.StringIO(text), where, strict=True):
             if None in row or None in row.values():
                 raise BadInput(f"{where}: row {len(rows) + 1} has more or fewer cells than the header")
             rows.append(row)

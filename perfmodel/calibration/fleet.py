@@ -28,7 +28,7 @@ from perfmodel.calibration.served import (
 from perfmodel.calibration.shipped import COMMAND, problem
 from perfmodel.catalog import load_calibration
 from perfmodel.catalog.lookup import roots
-from perfmodel.insight import kernels, observed, parallel, served
+from perfmodel.insight import first_token, kernels, observed, parallel, served
 from perfmodel.insight.observed import Observation
 from perfmodel.step.factors import Z80, Factors, from_calibration
 
@@ -41,8 +41,6 @@ CHAIN: dict[str, tuple[str | None, str | None]] = {
 }
 SIBLING_SD, COUSIN_SD, ENGINE_SD, TIME_SD = 0.10, 0.20, 0.10, 0.20
 SAME_KERNEL_SD = 0.07   # of an engine's deviation between relatives, for which it ships the same kernels
-# TensorRT-LLM's operations are C++ and launch several kernels each, so a kernel costs the host less (assumed)
-ENGINE_START = {"eager_kernel_s@tensorrt-llm": (float(np.log(8e-6)), 0.5)}
 WORKLOAD_SD = 0.10      # of what belongs to the prompts and not to the accelerator
 WORKLOAD = ("routing_concentration_random",)
 # What a cousin (another generation) inherits: shares that depend on the kernels' design more than on the silicon
@@ -92,8 +90,8 @@ class Fleet:
         """A line an accelerator."""
         lines = [f"{'accelerator':18}{'rows':>6}{'fitted':>8}{'before':>8}{'after':>8}{'held out':>10}"]
         for name, f in self.fits.items():
-            kept = np.array([row.use == "fit" for row in f.rows])
-            out = held_out(f, [row.sweep for row in f.rows])
+            kept = np.array([row.use == "fit" and row.kind != first_token.KIND for row in f.rows])
+            out = held_out(f, sources_of(f))
             errors = [float(np.median(np.abs(np.expm1(r[kept])))) for r in (f.before, f.residuals, out.residuals)]
             lines.append(f"{name:18}{len(kept):6}{int(kept.sum()):8}"
                          + "".join(f"{100 * e:{w}.0f}%" for e, w in zip(errors, (7, 7, 9), strict=True)))
@@ -111,7 +109,7 @@ class HeldOut:
 def run(only: tuple[str, ...] | None = None) -> Fleet:
     """Fit all accelerators, or the first few of the chain."""
     fits: dict[str, Served] = {}
-    everything = (*served.series(), *served.step_series(), *parallel.series())
+    everything = (*served.series(), *first_token.series(), *served.step_series(), *parallel.series())
     for name, (sibling, engines) in CHAIN.items():
         mine = [s for s in everything if s.accelerator == name]
         if only is None or name in only:
@@ -158,7 +156,7 @@ def inherited(prior: Factors, relative: Served, more_sd: float, only: tuple[str,
 def engine_priors(relative: Served | None) -> dict[str, tuple[float, float]]:
     """Times of the engines on a relative, as priors: logarithm and deviation."""
     if relative is None:
-        return dict(ENGINE_START)
+        return {}
     close = ("kernel_s", "prefill", "collective")
     wide = {name: ENGINE_SD if name.startswith(close) else TIME_SD for name in relative.names}
     found = {name: (float(x), float(np.hypot(sd, wide[name])))
@@ -175,6 +173,11 @@ def held_out(f: Served, labels: list[str]) -> HeldOut:
         residuals[mask] = f.residuals[mask] + slope @ (x - f.x)
         spread[mask] = np.sqrt(np.einsum("ri,ij,rj->r", slope, covariance + discrepancy(f.names), slope))
     return HeldOut(residuals, spread)
+
+
+def sources_of(f: Served) -> list[str]:
+    """The source of every row: a document's TTFT is left out with its TPOT."""
+    return [row.sweep.removeprefix(f"{first_token.KIND}/") for row in f.rows]
 
 
 def spread_for(residuals: np.ndarray, parameter_sd: np.ndarray, level: float = 0.8) -> float:
@@ -194,8 +197,8 @@ def save(found: Fleet, folder: Path | None = None) -> list[Path]:
     where, paths = folder or roots()[-1] / "hardware" / "calibrations", []
     for name, f in found.fits.items():
         engines = sorted({s.engine or "" for s in f.series})
-        out = held_out(f, [row.sweep for row in f.rows])
-        fitted = np.array([row.use == "fit" for row in f.rows])
+        out = held_out(f, sources_of(f))
+        fitted = np.array([row.use == "fit" and row.kind != first_token.KIND for row in f.rows])
         whose = np.array([s.engine for s in f.series for _ in s.rows])
         common = spread_for(out.residuals[fitted], out.parameter_sd[fitted])
         for engine in (None, *engines):
@@ -217,11 +220,10 @@ def save_engines(found: Fleet, where: Path) -> list[Path]:
         for key in ENGINE if fits else ():
             at = [(f, f.names.index(f"{key}@{engine}")) for f in fits]
             logs, sd = np.array([f.x[i] for f, i in at]), np.array([f.sd[i] for f, i in at])
-            told, assumed = any(f.sd[i] < TOLD * f.prior_sd[i] for f, i in at), f"{key}@{engine}" in ENGINE_START
-            if not (told or assumed) or key in OF_NODE:
+            if not any(f.sd[i] < TOLD * f.prior_sd[i] for f, i in at) or key in OF_NODE:
                 continue                        # as in the priors, or a matter of links
             spread = float(np.sqrt(np.mean(sd**2) + np.var(logs) + DISCREPANCY.get(key, 0.0) ** 2))
-            parameters[key] = entry(float(np.exp(np.mean(logs))), spread, "measured" if told else "assumed", "served",
+            parameters[key] = entry(float(np.exp(np.mean(logs))), spread, "measured", "served",
                                     f"mean over {', '.join(f.accelerator for f in fits)}")
         if parameters:
             stem = f"priors+{engine}"

@@ -14,8 +14,9 @@ from perfmodel.errors import BadInput
 from perfmodel.insight.observed import Observation, Series, by_row, decode_seconds
 from perfmodel.insight.served import join
 from perfmodel.placement import place
-from perfmodel.serving.closed_loop import Loop, loop_of, loop_times, rate_of, together_s, tpot_of
 from perfmodel.serving.lengths import fixed
+from perfmodel.serving.loop import Loop, loop_of
+from perfmodel.serving.loop_times import loop_times, rate_of, together_s, tpot_of
 from perfmodel.step import forward
 from perfmodel.step.factors import NAMES, idle_factors
 

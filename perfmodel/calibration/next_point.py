@@ -16,8 +16,8 @@ from perfmodel.calibration.measured import Measurement, series_of
 from perfmodel.calibration.posterior import NOISE, Posterior, Problem
 from perfmodel.deployment import Deployment, varied
 from perfmodel.errors import PerfModelError
-from perfmodel.serving.closed_loop import loop_of
 from perfmodel.serving.lengths import fixed
+from perfmodel.serving.loop import loop_of
 from perfmodel.step.factors import Z80
 
 LENGTHS = (1024.0, 1024.0)      # of prompt and answer where no row has both

@@ -16,12 +16,13 @@ from perfmodel.calibration.bench_files import Found, read_files, read_rows
 from perfmodel.calibration.fit import Fit
 from perfmodel.calibration.measured import Measurement, measurements, series_of
 from perfmodel.calibration.next_point import Candidate, next_points
+from perfmodel.calibration.plausible import doubts
 from perfmodel.calibration.posterior import LENGTH, Posterior, Problem, solve
 from perfmodel.deployment import Deployment
 from perfmodel.engines.speculation import speculation
 from perfmodel.errors import BadInput, UnknownName
-from perfmodel.serving.closed_loop import loop_of
 from perfmodel.serving.lengths import fixed
+from perfmodel.serving.loop import loop_of
 from perfmodel.step.factors import NAMES, Factors, factors_of
 
 LEAST_WEIGHT = 1e-4     # of the curve, below which it is not written
@@ -57,6 +58,11 @@ class Calibrated:
         """And with the fitted ones."""
         return self.measured * np.exp(-self.fit.residuals)
 
+    @property
+    def doubts(self) -> list[str]:
+        """What is wrong with rows that lie far from the model, and which usual mistake would explain it."""
+        return doubts(self.measured, self.before, self.rows, self.deployment)
+
     @cached_property
     def next(self) -> tuple[Candidate, ...]:
         """Which measurement would narrow the bands of this deployment most, best first."""
@@ -68,7 +74,7 @@ class Calibrated:
         columns = (self.measured.tolist(), self.before.tolist(), self.after.tolist())
         return {**self.fit.to_dict(), "deployment": self.deployment.to_dict(), "assumptions": list(self.assumptions),
                 "difference": {"batches": list(found.batches), "weights": list(found.weights), "length": LENGTH},
-                "band_residual_sd": found.residual_sd, "hashes": self.hashes,
+                "band_residual_sd": found.residual_sd, "hashes": self.hashes, "doubts": self.doubts,
                 "next_measurements": [candidate.to_dict() for candidate in self.next],
                 "rows": [{"kind": row.kind, "load": row.load, "input_tokens": row.input_tokens,
                           "output_tokens": row.output_tokens, "context": row.context, "source": row.source,

@@ -162,6 +162,6 @@ def _unseen_priors() -> dict[tuple[str, str], Factors]:
     """For every accelerator and source: the factors of a fit without that source."""
     priors = {}
     for name, fitted in fleet.run().fits.items():
-        for label, _, x, covariance in left_out(fitted, [row.sweep for row in fitted.rows]):
+        for label, _, x, covariance in left_out(fitted, fleet.sources_of(fitted)):
             priors[name, label] = fitted.factors(label.rpartition("/")[2], x, covariance)
     return priors

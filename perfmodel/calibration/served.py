@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from perfmodel.insight.first_token import KIND as TTFT
 from perfmodel.insight.observed import Observation, Series
 from perfmodel.step.factors import Factors
 
@@ -35,6 +36,9 @@ SOURCE_SD = 0.02        # of the offset that all rows of a source share
 DISCREPANCY = {"prefill_interference": 0.25}
 FREEDOM = 2.0           # of Student's t: single sources are far off, and say so by it
 FAR = 3                 # rounds before which it is not Student's t but a soft-L1 loss
+# Noise of a TTFT as a multiple of that of a TPOT, so large that TTFT decides what TPOT leaves open: launches of eager
+# prefills, arithmetic of long prompts. Kind: assumed; at 3 TPOT of sources left out is half a point worse
+TTFT_NOISE = 8.0
 PER_SOURCE = 8.0        # rows that one source and split counts for at most: they share host, image and tool
 
 
@@ -115,12 +119,13 @@ def fit_served(accelerator: str, series: Iterable[Series], base: Factors, skip: 
             prior[i], prior_sd[i] = priors[name]
     rows = tuple(row for s in series for row in s.rows)
     weight, sources = row_weights(rows), np.array([row.sweep for row in rows])
+    steps = (weight > 0) & np.array([row.kind != TTFT for row in rows])
     top = np.array([np.log(MOST) if "efficiency" in name and "~" not in name else np.inf for name in names])
     x, noise, before = prior.copy(), NOISE[1], None
     for round_ in range(ROUNDS):
         residuals, jacobian = linear(series, base, names, x)
         before = residuals if before is None else before
-        noise = float(np.clip(1.4826 * np.median(np.abs(residuals[weight > 0])), *NOISE))
+        noise = float(np.clip(1.4826 * np.median(np.abs(residuals[steps])), *NOISE))
         found, covariance = solve(residuals, jacobian, x, prior, prior_sd, weight, noise, sources, round_ < FAR)
         step = np.clip(found - x, -STEP, STEP)
         x = np.minimum(x + step, top)
@@ -137,7 +142,8 @@ def row_weights(rows: Sequence[Observation]) -> np.ndarray:
     fitted = np.array([row.use == "fit" for row in rows], float)
     _, where = np.unique([row.sweep for row in rows], return_inverse=True)
     counts = np.bincount(where, fitted)
-    return np.sqrt(fitted * np.minimum(1.0, PER_SOURCE / np.maximum(counts[where], 1.0)))
+    noise = np.array([TTFT_NOISE if row.kind == TTFT else 1.0 for row in rows])
+    return np.sqrt(fitted * np.minimum(1.0, PER_SOURCE / np.maximum(counts[where], 1.0))) / noise
 
 
 def linear(

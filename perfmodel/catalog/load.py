@@ -17,7 +17,7 @@ from perfmodel.catalog.cluster import cluster, split_cluster
 from perfmodel.catalog.lookup import FOLDERS, files, find, fold, is_path, name_of, unknown
 from perfmodel.catalog.schema import Accelerator, Calibration, Fabric, Node
 from perfmodel.catalog.yaml import read_yaml
-from perfmodel.errors import DescriptorError, UnknownName
+from perfmodel.errors import DescriptorError, PerfModelError, UnknownName
 
 Noun = TypeVar("Noun", bound=Descriptor)
 SCHEMAS = {"model": "model/1", "node": "node/1", "accelerator": "accelerator/1", "calibration": "calibration/1",
@@ -62,6 +62,14 @@ def load_accelerator(name_or_path: str | os.PathLike[str]) -> Accelerator:
     return _load("accelerator", Accelerator, name_or_path)
 
 
+class NotANode(UnknownName):
+    """An accelerator where a node is asked for."""
+
+    def __init__(self, name: str, accelerator: str):
+        PerfModelError.__init__(self, f"{name[:80]!r} is an accelerator; a node says how many of them", [
+            f"8x-{accelerator}, or any other number: 1x-{accelerator}, 4x-{accelerator}"])
+
+
 def load_node(name_or_path: str | os.PathLike[str]) -> Node:
     """A node by name or path; ``Nx-<accelerator>`` without a file is put together, with its assumptions listed."""
     name = name_of("node", name_or_path)
@@ -73,7 +81,11 @@ def load_node(name_or_path: str | os.PathLike[str]) -> Node:
             return synthesis.node(wanted[0], accelerator, _load("node", Node, like) if like else None)
         joined = split_cluster(name)
         if joined and (find("node", joined[1]) or _synthesised(joined[1])):
-            return cluster(joined[0], load_node(joined[1]), joined[2])
+            one = load_node(joined[1])
+            port = load_accelerator(one.accelerator).link.host
+            return cluster(joined[0], one, joined[2], None if port is None or port.value is None else float(port))
+        if gpu := find("accelerator", name):
+            raise NotANode(name, gpu.stem)
     return _load("node", Node, name)
 
 

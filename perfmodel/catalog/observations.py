@@ -144,6 +144,8 @@ def _table(path: Path) -> tuple[list[str], list[dict[str, str]]]:
     reader = csv.reader(io.StringIO(read_text(path, MAX_CSV_BYTES), newline=""))
     try:
         header = next(reader, [])
+        if len(set(header)) != len(header):
+            raise DescriptorError(f"{path.name}: a column appears twice")
         rows = []
         for cells in reader:
             if len(cells) != len(header):

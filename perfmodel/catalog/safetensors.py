@@ -119,7 +119,8 @@ def _bytes(file: str, tensor: str, entry: Any) -> int:
             or not 0 <= offsets[0] <= offsets[1] < 2**50):
         raise DescriptorError(f"{file}: {tensor[:80]} - data_offsets are not two rising whole numbers")
     shape, dtype = entry.get("shape"), entry.get("dtype")
-    if not isinstance(shape, list) or not all(type(n) is int and 0 <= n < 2**40 for n in shape) or dtype not in BITS:
+    if (not isinstance(shape, list) or not all(type(n) is int and 0 <= n < 2**40 for n in shape)
+            or not isinstance(dtype, str) or dtype not in BITS):
         raise DescriptorError(f"{file}: {tensor[:80]} - shape or dtype {str(dtype)[:20]!r} is not known")
     expected = BITS[dtype]
     for n in shape:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-import click
+try:
+    import click
 
-from perfmodel import __version__
-from perfmodel.cli.group import Face
+    from perfmodel import __version__
+    from perfmodel.cli.group import Face
+except KeyboardInterrupt:  # loading them is the longest part of a short command
+    raise SystemExit(130) from None
 
 FIRST = """perfmodel says before a launch what fits and how fast it runs. Ask first:
 

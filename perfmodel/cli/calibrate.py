@@ -19,7 +19,7 @@ from perfmodel.cli.options import (
     strategy_flags,
     whole,
 )
-from perfmodel.cli.output import check_picture, print_json
+from perfmodel.cli.output import check_picture, print_json, warn
 from perfmodel.cli.validate import validate as validate
 from perfmodel.errors import BadInput
 
@@ -48,6 +48,7 @@ STATED = ("input_tokens", "output_tokens", "concurrency")
 @flag("--ranks", metavar="N", section="Fit", help="GPUs of nccl-tests output that does not list them")
 @flag("--shipped", is_flag=True, section="Fit", help="fit the shipped calibrations again from the shipped observations")
 @flag("--check", is_flag=True, section="Fit", help="with --shipped: print the fit, write nothing")
+@flag("--force", is_flag=True, section="Fit", help="also where the rows lie far from the model: three times or a third")
 @flag("--output", "-o", metavar="FILE.yaml", section="Output", help="write the calibration (or the node) here")
 @flag("--plot", metavar="FILE", section="Output", help="draw residuals and predicted against measured")
 @JSON
@@ -57,6 +58,9 @@ def calibrate(**given: Any) -> None:
     Says how far the predictions were off before and after, which parameters the data cannot tell apart, and which
     measurement would narrow the bands most. Use the file that it writes with --calibration. Output of nccl-tests
     becomes a node file instead. What a file does not say is asked for.
+
+    Exit code 1, and no file without --force: the rows lie so far from the model that a unit is probably wrong. Which
+    one is said.
     """
     check_picture(given["plot"])
     if given["shipped"] and given["files"]:
@@ -90,15 +94,22 @@ def _own(given: dict[str, Any]) -> None:
     d = deploy(model, node=given["node"], engine=given["engine"], **deployment_keywords(given))
     names = [name.strip() for name in given["free"].split(",")] if given["free"] is not None else None
     made = calibrate_found(found, deployment=d, free=names)
-    if given["output"] is not None:
+    kept = not made.doubts or given["force"]
+    if given["output"] is not None and kept:
         made.save(given["output"], _command())
         click.echo(f"written to {given['output']}; use it with --calibration {given['output']}", err=True)
     if given["plot"]:
         made.save_plot(given["plot"])
+        click.echo(f"written to {given['plot']}", err=True)
     if given["as_json"]:
         print_json(made.to_dict())
     else:
         click.echo(made.report())
+    warn(made.doubts)
+    if not kept:
+        nothing = "" if given["output"] is None else f"; {given['output']} is not written"
+        warn([f"these rows are not taken for what they say they are{nothing}; --force takes them all the same"])
+        raise click.exceptions.Exit(1)
 
 
 def _nccl(paths: tuple[str, ...]) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import click
@@ -15,7 +16,15 @@ KIND = flag("--kind", metavar="KIND", section="What", help=f"only this kind: {',
 
 
 class Catalog(Commands, Question):
-    """Group whose options also stand under headings."""
+    """Group whose options also stand under headings; a kind in place of a command is told from a slip."""
+
+    def no_such(self, name: str, known: Sequence[str]) -> str:
+        kind = name.lower().removesuffix("s")
+        if kind in KINDS:
+            return f"no such command {name!r}; perfmodel catalog --kind {kind} lists them"
+        if any(name in names_of(each) for each in KINDS):
+            return f"no such command {name!r}; perfmodel catalog show {name} says what it is"
+        return super().no_such(name, known)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         Question.format_options(self, ctx, formatter)

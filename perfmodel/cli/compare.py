@@ -16,7 +16,7 @@ from perfmodel.cli.options import (
     strategy,
     workload_flags,
 )
-from perfmodel.cli.output import check_picture, show, warn
+from perfmodel.cli.output import check_picture, other_rules, show, warn
 from perfmodel.cli.predict import measured_points, measured_rows, workload
 
 if TYPE_CHECKING:
@@ -52,18 +52,20 @@ class Strategies(Question):
 @options.ENGINE
 @flag("--strategy", "strategies", multiple=True, metavar="TEXT", section="Strategy",
       help='keywords of a deployment, such as "tp=8,ep=8"; may be repeated. None: TP, TP with EP over all and over '
-      "half of the GPUs, PP, TP2 and PP2 mixes, and attention groups with EP, as the node's GPUs allow")  # fmt: skip
+      "half of the GPUs, PP, TP2 and PP2 mixes, attention groups (DP attention) with and without EP, and copies (dp) "
+      "that fit; those that engine and model allow")  # fmt: skip
 @settings_flags
 @workload_flags
 @options.JSON
+@options.BRIEF
 @options.PLOT
 @options.picture_flag("throughput", "ttft", "tpot")
 @options.MEASURED
 def compare(**given: Any) -> None:
     """Which strategy? The same workload over several strategies, best first.
 
-    Strategies that the engine refuses are listed on stderr with its reason; engine settings hold for all strategies
-    that do not set their own.
+    Strategies of --strategy that the engine refuses are listed on stderr with its reason; engine settings hold for all
+    strategies that do not set their own.
     """
     from perfmodel.report.serving_text import comparison_text
     from perfmodel.serving import compare as ask
@@ -71,17 +73,21 @@ def compare(**given: Any) -> None:
     check_picture(given["plot"])
     rows = measured_rows(given["measured"])
     deployments = legal_deployments(given)
-    comparison = ask(deployments, **workload(given))
-    points = measured_points(rows, list(comparison.curves))
-    show(comparison, lambda: comparison_text(comparison), given, measured=points)
+    points = measured_points(rows, deployments, given)
+    comparison = ask(deployments, **workload(given, points))
+    places = {id(d): i for i, d in enumerate(deployments)}
+    points = {i: points[places[id(curve.deployment)]] for i, curve in enumerate(comparison.curves)}
+    show(comparison, lambda: comparison_text(comparison, given["brief"]), given, measured=points)
     warn(warnings_of(comparison))
 
 
 def legal_deployments(given: dict[str, Any]) -> list[Deployment]:
-    """A deployment for every strategy that its engine runs; the others are said on stderr, all of them are an error."""
+    """A deployment for every strategy that its engine runs. Of those that were asked for the others are said on stderr;
+    that none can run is an error."""
     from perfmodel.catalog import load_model, load_node
     from perfmodel.deployment import deploy
     from perfmodel.errors import IllegalDeployment
+    from perfmodel.step import memory
 
     settings = deployment_keywords(given)
     asked = [(text, strategy(text)) for text in given["strategies"]]
@@ -90,13 +96,22 @@ def legal_deployments(given: dict[str, Any]) -> list[Deployment]:
     for text, keywords in asked or default_strategies(node.count):
         engine = keywords.pop("engine", given["engine"])
         try:
-            legal.append(deploy(model, node=node, engine=engine, **{**settings, **keywords}))
+            made = deploy(model, node=node, engine=engine, **{**settings, **keywords})
         except IllegalDeployment as error:
-            refused.append(f"{text}: {error.message}")
+            refused.append((text, error.message))
+            continue
+        if asked or not if_it_fits(keywords) or memory(made, hints=False).fits:
+            legal.append(made)
     if not legal:
-        raise IllegalDeployment("no strategy can run", hints=refused)
-    warn(refused, "refused")
+        raise IllegalDeployment("no strategy can run", [f'--strategy "{text}": {why}' for text, why in refused])
+    warn((f"{text}: {why}" for text, why in refused if asked), "refused")
+    warn(dict.fromkeys(line for made in legal for line in other_rules(made)))
     return legal
+
+
+def if_it_fits(way: dict[str, Any]) -> bool:
+    """Whether a usual way is one that is only tried where it fits: copies, and attention groups without EP."""
+    return way.get("dp", 1) > 1 or (way.get("dp_attention", 1) > 1 and way.get("ep", 1) == 1)
 
 
 def default_strategies(gpus: int) -> list[tuple[str, dict[str, Any]]]:
@@ -105,14 +120,16 @@ def default_strategies(gpus: int) -> list[tuple[str, dict[str, Any]]]:
     >>> [text for text, _ in default_strategies(8)][:4]
     ['tp=8', 'tp=8,ep=8', 'tp=8,ep=4', 'pp=8']
     >>> [text for text, _ in default_strategies(3)]
-    ['tp=3', 'tp=3,ep=3', 'pp=3', 'tp=3,dp_attention=3,ep=3']
+    ['tp=3', 'tp=3,ep=3', 'pp=3', 'tp=3,dp_attention=3,ep=3', 'tp=3,dp_attention=3', 'dp=3']
     """
     half = gpus // 2
     ways: list[dict[str, Any]] = [{"tp": gpus}, {"tp": gpus, "ep": gpus}]
     ways += [{"tp": gpus, "ep": half}] if gpus % 2 == 0 else []
     ways += [{"pp": gpus}]
     ways += [{"tp": 2, "pp": half}, {"tp": half, "pp": 2}] if gpus % 2 == 0 else []
-    ways += [{"tp": gpus, "dp_attention": gpus, "ep": gpus}]
+    ways += [{"tp": gpus, "dp_attention": gpus, "ep": gpus}, {"tp": gpus, "dp_attention": gpus}]
+    ways += [{"tp": half, "dp": 2}] if gpus % 2 == 0 else []
+    ways += [{"dp": gpus}]
     named: dict[str, dict[str, Any]] = {}
     for way in ways:
         way = {name: degree for name, degree in way.items() if degree > 1} or {"tp": 1}

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from perfmodel.cli.options import JSON, Question, examples, flag, numbers, workload_flags
 from perfmodel.cli.output import show, warn
 from perfmodel.errors import BadInput
+
+if TYPE_CHECKING:
+    from perfmodel.calibration.measured import Measurement
+    from perfmodel.insight.doctor import Doctor
 
 EXAMPLES = examples(
     'perfmodel doctor "vllm serve moonshotai/Kimi-K2.6 -tp 8 --enforce-eager" \\',
@@ -21,7 +26,22 @@ EXAMPLES = examples(
 )
 
 
-@click.command(cls=Question, short_help="what is wrong with this launch?", epilog=EXAMPLES)
+class Quoted(Question):
+    """Command that takes a launch as one argument: one without quotes comes as many words, and is told so."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        starts = ("vllm", "sglang", "trtllm-serve", "python", "python3", "docker")
+        words = list(args)
+        try:
+            return super().parse_args(ctx, args)
+        except click.UsageError as error:
+            if len(words) < 2 or words[0].rsplit("/", 1)[-1] not in starts or isinstance(error, click.MissingParameter):
+                raise
+            text = f'the launch needs quotes around it: perfmodel doctor "{" ".join(words[:2])[:60]} ..." --node NAME'
+            raise click.UsageError(text, ctx) from None
+
+
+@click.command(cls=Quoted, short_help="what is wrong with this launch?", epilog=EXAMPLES)
 @click.argument("command", metavar="[COMMAND]", required=False)
 @flag("--node", metavar="NAME", section="What", help="catalog name, YAML, or Nx-<accelerator>")
 @flag("--engine", metavar="NAME==VERSION", section="What",
@@ -58,11 +78,28 @@ def doctor(**given: Any) -> None:
     if given["patches"]:
         keywords["patches"] = tuple(given["patches"].split(","))
     names = ("node", "engine", "model", "calibration", "log", "metrics", "input_tokens", "output_tokens", "arrival")
-    answer = ask(given["command"], concurrency=numbers("concurrency", given["concurrency"]),
-                 benchmark=_rows(given["benchmark"]), **{name: given[name] for name in names}, **keywords)
+    rows = _rows(given["benchmark"])
+    asked = {name: given[name] for name in names} | keywords
+    answer = ask(given["command"], concurrency=numbers("concurrency", given["concurrency"]), benchmark=rows, **asked)
     show(answer, lambda: doctor_text(answer), given)
-    warn(f"not understood: {word}" for word in answer.launch.unknown)
-    warn([*answer.launch.warnings, *answer.curve.warnings])
+    launch = answer.launch
+    warn(f"the server will not start: {item.flag}: {item.why}" for item in launch.refused)
+    warn(f"not understood: {word}" for word in launch.others)
+    warn([*launch.other_warnings, *answer.curve.warnings, *_doubts(answer, rows or ())])
+
+
+def _doubts(answer: Doctor, rows: Sequence[Measurement]) -> list[str]:
+    """Whether the rows of a benchmark lie so far from the prediction that a unit is probably wrong."""
+    import numpy as np
+
+    from perfmodel.calibration.plausible import doubts
+
+    seen = [(item.measured, item.predicted) for item in answer.differences
+            if item.source == "benchmark" and item.measured is not None and item.predicted]
+    if not seen or len(seen) != len(rows):
+        return []
+    measured, predicted = np.array(seen).T
+    return doubts(measured, predicted, rows, answer.deployment)
 
 
 def _rows(path: str | None) -> Any:

@@ -29,6 +29,7 @@ EXAMPLES = examples(
     "perfmodel explain tok_s --model kimi-k2.6 --node 8x-rtx-pro-6000-server --tp 8 \\",
     '    --engine sglang --context 32768 --against "pp=8,max_sequences=4096" --over concurrency',
     "perfmodel explain kv_tokens --model kimi-k2.6 --node 8x-rtx-pro-6000-server --tp 8 --json",
+    "perfmodel explain collective --model kimi-k2.6 --node 8x-rtx-pro-6000-server --tp 8",
 )
 
 
@@ -50,8 +51,9 @@ EXAMPLES = examples(
 def explain(**given: Any) -> None:
     """Where does a figure come from? Its formula with the numbers put in, largest terms first.
 
-    FIGURE is step, tok_s, ttft, tpot, memory, kv_tokens or weights. Also: what 10 % more of each parameter does, the
-    limits, and with --against where another strategy takes the lead, or the proof that it does not.
+    FIGURE is step, tok_s, ttft, tpot, memory, kv_tokens, weights, or collective: the one on which a step spends most.
+    Also: what 10 % more of each parameter does, the limits, and with --against where another strategy takes the lead,
+    or the proof that it does not.
     """
     from perfmodel.deployment import deploy
     from perfmodel.insight.explain import explain as ask

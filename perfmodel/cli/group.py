@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from _thread import interrupt_main
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
+from threading import Timer
 from typing import Any, NoReturn
 
 import click
@@ -91,12 +94,15 @@ class Face(Commands):
         if not extra.pop("standalone_mode", True):
             return run(*args, standalone_mode=False, **extra)
         try:
-            code = run(*args, standalone_mode=False, **extra)
+            with interrupts_that_come_again():
+                code = run(*args, standalone_mode=False, **extra)
         except PerfModelError as error:
-            stop(error.message, error.hints, error.exit_code)
+            stop(error.message, [*error.hints, *meant_as_path(error.message)], error.exit_code)
         except click.NoSuchOption as error:
             known = [word for option in error.ctx.command.params for word in spellings(option)] if error.ctx else []
-            stop(f"no such option {error.option_name}{nearest(error.option_name, known)}", help_hint(error.ctx), 2)
+            ours = of_an_engine(error.option_name, known)
+            meant = f"; here it is {ours}" if ours else nearest(error.option_name, known)
+            stop(f"no such option {error.option_name}{meant}", help_hint(error.ctx), 2)
         except click.MissingParameter as error:
             named = getattr(error.param, "name", "") in ("model", "node")
             where = ["perfmodel catalog lists the names"] if named else []
@@ -113,6 +119,24 @@ class Face(Commands):
         sys.exit(code if isinstance(code, int) else 0)
 
 
+@contextmanager
+def interrupts_that_come_again() -> Iterator[None]:
+    """Ctrl-C inside a destructor or a callback, where Python can only print it, comes again outside of that."""
+    before = sys.unraisablehook
+
+    def seen(what: Any) -> None:
+        if what.exc_type is KeyboardInterrupt:
+            Timer(0.01, interrupt_main).start()
+        else:
+            before(what)
+
+    sys.unraisablehook = seen
+    try:
+        yield
+    finally:
+        sys.unraisablehook = before
+
+
 def _drop_output() -> None:
     """What is still buffered for stdout goes nowhere, quietly."""
     with suppress(OSError, AttributeError):
@@ -127,6 +151,12 @@ def stop(message: str, hints: Iterable[str], code: int) -> NoReturn:
     with suppress(OSError):  # nobody can be told
         click.echo("\n".join(map(on_one_line, lines)), err=True)
     sys.exit(code)
+
+
+def meant_as_path(message: str) -> list[str]:
+    """A hint where an unknown name is that of a file or folder here."""
+    found = re.match(r"unknown (?:model|node|accelerator|calibration) '([\w.-]{1,200})'", message)
+    return [f"a path has a slash in it: ./{found[1]}"] if found and Path(found[1]).exists() else []
 
 
 def one_line(text: str) -> str:
@@ -149,6 +179,32 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
     near = get_close_matches(word, list(known), n=3, cutoff=0.6)
     return f"; did you mean {', '.join(near)}" if near else ""
+
+
+_BENCHMARK = {  # words of the engines' benchmarks
+    "--isl": "--input-tokens", "--input-len": "--input-tokens", "--random-input-len": "--input-tokens",
+    "--osl": "--output-tokens", "--output-len": "--output-tokens", "--random-output-len": "--output-tokens",
+    "--max-concurrency": "--concurrency", "--batch-size": "--batch", "--num-prompts": "--requests",
+    "--t": "--tp", "--p": "--pp", "--d": "--dp", "--cuda-graph": "--cuda-graphs", "--backend": "--engine",
+}  # fmt: skip
+
+
+def of_an_engine(word: str, known: Sequence[str]) -> str:
+    """Our option for a flag of an engine or of its benchmark, if the command has it; else nothing.
+
+    >>> of_an_engine("--tensor-parallel-size", ["--tp", "--pp"]), of_an_engine("--isl", ["--input-tokens"])
+    ('--tp', '--input-tokens')
+    >>> of_an_engine("--enforce-eager", ["--cuda-graphs", "--no-cuda-graphs"])
+    '--no-cuda-graphs'
+    """
+    from perfmodel.engines import sglang_flags, tensorrt_llm_flags, vllm_flags
+
+    plain = f"--{word.lstrip('-').replace('_', '-')}"
+    found = _BENCHMARK.get(plain, "")
+    for flag in (*vllm_flags.READ, *sglang_flags.FLAGS, *tensorrt_llm_flags.FLAGS):
+        if not found and flag.keyword and plain in [f"--{name.lstrip('-').replace('_', '-')}" for name in flag.names]:
+            found = f"--{'no-' if flag.kind == 'false' else ''}{flag.keyword.replace('_', '-')}"
+    return found if found in known else ""
 
 
 def spellings(option: click.Parameter) -> list[str]:

@@ -69,7 +69,7 @@ def _flags(rows: tuple[tuple[str, str, str | None, str], ...], section: str) -> 
 @deployment_flags
 @flag("--strategy", "strategies", multiple=True, metavar="TEXT", section="Strategy",
       help='keywords of a deployment, such as "tp=8,ep=8"; repeat it to compare')  # fmt: skip
-@flag("--samples", type=int, metavar="N", section="Workload", help="requests, all submitted at once")
+@flag("--samples", type=options.Count(), metavar="N", section="Workload", help="requests, all submitted at once")
 @flag("--requests", "file", metavar="FILE", section="Workload",
       help="CSV or JSONL of input_tokens, output_tokens in this order")  # fmt: skip
 @options.INPUT_TOKENS
@@ -92,6 +92,7 @@ def _flags(rows: tuple[tuple[str, str, str | None, str], ...], section: str) -> 
 @flag("--elapsed", metavar="TIME", section="Under way", help="since the start of the job, where FILE does not say")
 @flag("--sensitivity", is_flag=True, section="Output", help="what each factor changes")
 @options.JSON
+@options.BRIEF
 @options.PLOT
 @options.picture_flag("timeline", "phases")
 def job(**given: Any) -> None:
@@ -178,10 +179,10 @@ def _one(given: dict[str, Any], workload: dict[str, Any]) -> None:
         answer = _with_effects(d, answer, sized)
     if limit is not None:
         in_time = replace(in_time, job=answer)
-        show(in_time, lambda: deadline_text(in_time), given)
+        show(in_time, lambda: deadline_text(in_time, given["brief"]), given)
     else:
-        show(answer, lambda: job_text(answer), given)
-    warn([line for line in answer.assumptions if "at most" in line])
+        show(answer, lambda: job_text(answer, given["brief"]), given)
+    warn(line for line in answer.assumptions if line.endswith(answer.phases.curve.warnings))
 
 
 def _with_effects(d: Deployment, answer: Job, workload: dict[str, Any]) -> Job:
@@ -211,7 +212,7 @@ def _under_way(given: dict[str, Any], answer: Job) -> None:
 
     elapsed = None if given["elapsed"] is None else duration("elapsed", given["elapsed"])
     forecast = update_job(answer, read_progress(given["progress_file"], elapsed))
-    show(forecast, lambda: forecast_text(forecast), given)
+    show(forecast, lambda: forecast_text(forecast, given["brief"]), given)
 
 
 def _compared(given: dict[str, Any], workload: dict[str, Any]) -> None:
@@ -224,7 +225,7 @@ def _compared(given: dict[str, Any], workload: dict[str, Any]) -> None:
     with bar("strategies") as advance:
         answer = compare_jobs(deployments, deadline=_deadline(given), asked=_counted(advance, len(deployments)),
                               **workload)  # fmt: skip
-    show(answer, lambda: comparison_text(answer), given)
+    show(answer, lambda: comparison_text(answer, given["brief"]), given)
     warn(answer.refused, "refused")
     names = labels([one.deployment for one in answer.jobs])
     warn(f"{name}: {line}" for name, one in zip(names, answer.jobs, strict=True) for line in one.phases.curve.warnings)

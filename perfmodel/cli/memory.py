@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from perfmodel.cli.options import JSON, PLOT, Question, deployment_flags, deployment_keywords, examples, flag
-from perfmodel.cli.output import as_flags, check_picture, show, warn
+from perfmodel.cli.options import BRIEF, JSON, PLOT, Question, deployment_flags, deployment_keywords, examples, flag
+from perfmodel.cli.output import as_flags, check_picture, other_rules, show, warn
 
 if TYPE_CHECKING:
     from perfmodel.insight.log_terms import Beside
@@ -27,6 +27,7 @@ EXAMPLES = examples(
 @click.command(cls=Question, short_help="does it fit?", epilog=EXAMPLES)
 @deployment_flags
 @JSON
+@BRIEF
 @PLOT
 @flag("--log", "log", metavar="FILE", section="Output",
       help="a start-up log of the engine: what it printed beside what is predicted")
@@ -44,12 +45,14 @@ def memory(context: click.Context, /, **given: Any) -> None:
     check_picture(given["plot"])
     if given["log"] and given["plot"]:
         raise BadInput("--plot draws the prediction alone; leave out --log")
-    report = ask(deploy(given["model"], node=given["node"], engine=given["engine"], **deployment_keywords(given)))
+    d = deploy(given["model"], node=given["node"], engine=given["engine"], **deployment_keywords(given))
+    report = ask(d)
     if given["log"] is None:
-        show(report, lambda: memory_text(report), given)
+        show(report, lambda: memory_text(report, given["brief"]), given)
     else:
         beside = _beside(report, given["log"])
-        show(beside, lambda: f"{memory_text(report)}\n\n{beside.text()}", {**given, "plot": None})
+        show(beside, lambda: f"{memory_text(report, given['brief'])}\n\n{beside.text()}", {**given, "plot": None})
+    warn([*other_rules(d), *report.warnings])
     warn(map(as_flags, report.hints), "hint")
     if not report.fits:
         context.exit(1)

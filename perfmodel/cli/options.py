@@ -37,9 +37,13 @@ SETTINGS = (
     Keyword("prefill_chunk", "whole", "max_num_batched_tokens, chunked_prefill_size [tokens]"),
     Keyword("page_size", "whole", "KV page [tokens]"),
     Keyword("cuda_graphs", "switch", "decode in CUDA graphs"),
+    Keyword("prefill_graphs", "switch", "prefill in (piecewise) CUDA graphs; else as the version does"),
     Keyword("max_graph_batch", "whole", "largest batch captured in a graph"),
     Keyword("max_micro_batch", "whole", "sequences of one pipeline slot, at most"),
     Keyword("async_depth", "whole", "micro-batches that the pipeline loop runs ahead"),
+    Keyword("receive_interval", "whole", "decode steps between two looks for new requests (scheduler-recv-interval)"),
+    Keyword("batch_wait_steps", "whole", "steps that prompts wait for others (batch_wait_timeout_iters)"),
+    Keyword("batch_wait_ratio", "number", "share of prefill_chunk at which they wait no longer"),
     Keyword("attention_backend", "word", "attention kernels, in the engine's words"),
     Keyword("moe_backend", "word", "expert kernels, in the engine's words"),
     Keyword("all_reduce", "word", "which all-reduce the engine is told to use"),
@@ -75,6 +79,14 @@ class Flag(click.Option):
 class Question(click.Command):
     """A command whose help lists its options under headings, and its examples last."""
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """An option that takes one value and is given twice: the last counts, as everywhere, and that is said."""
+        said_again = [name for name in _given_again(self.params, args) if not ctx.resilient_parsing]
+        found = super().parse_args(ctx, args)
+        for name in said_again:
+            click.echo(f"warning: {name} is given more than once; the last one counts", err=True)
+        return found
+
     def get_help_option_names(self, ctx: click.Context) -> list[str]:
         """Both names, whether it runs under the group or by itself; click remembers the first answer."""
         return ["-h", "--help"]
@@ -88,6 +100,24 @@ class Question(click.Command):
         for title, records in sections.items():
             with formatter.section(title):
                 formatter.write_dl(records, col_max=26)
+
+
+def _given_again(params: Iterable[click.Parameter], args: list[str]) -> list[str]:
+    """Options of one value that stand there several times."""
+    once = {name: option.opts[0] for option in params
+            if isinstance(option, click.Option) and not option.multiple and not option.is_flag and option.nargs == 1
+            for name in option.opts}
+    words: list[str] = []
+    rest = iter(args)
+    for word in rest:
+        if word == "--":
+            break
+        name, equals, _ = word.partition("=")
+        if name in once:
+            words.append(once[name])
+            if not equals:
+                next(rest, None)
+    return [name for name in dict.fromkeys(words) if words.count(name) > 1]
 
 
 def examples(*lines: str) -> str:
@@ -157,6 +187,7 @@ NODE = flag("--node", required=True, metavar="NAME", section="What", help="catal
 ENGINE = flag("--engine", default="vllm", show_default=True, metavar="NAME", section="What",
               help="vllm, sglang or tensorrt-llm; with ==version, else the newest known")  # fmt: skip
 JSON = flag("--json", "as_json", is_flag=True, section="Output", help="print the answer as JSON")
+BRIEF = flag("--brief", is_flag=True, section="Output", help="only the answer: no parts, commands or assumptions")
 PLOT = flag("--plot", metavar="FILE", section="Output", help="draw the answer into FILE (.png, .svg or .pdf)")
 
 
@@ -176,9 +207,9 @@ deployment_flags = _stacked([MODEL, NODE, ENGINE, strategy_flags, settings_flags
 # The workload, one flag each: commands that differ from `workload_flags` take those that they know.
 INPUT_TOKENS = flag("--input-tokens", default="1024", show_default=True, metavar="LENGTH", section="Workload",
                     help="a number, uniform:LOW:HIGH, lognormal:MEAN:SIGMA, falling:MEAN or "
-                    "file:NAME[:COLUMN]")  # fmt: skip
+                    "file:NAME[:COLUMN]", callback=lambda *given: _length(*given))  # fmt: skip
 OUTPUT_TOKENS = flag("--output-tokens", default="1024", show_default=True, metavar="LENGTH", section="Workload",
-                     help="the same of the answers")  # fmt: skip
+                     help="the same of the answers", callback=lambda *given: _length(*given))  # fmt: skip
 PRICE = flag("--price-per-gpu-hour", type=float, metavar="MONEY", section="Money", help="of one GPU, for the cost")
 
 
@@ -229,7 +260,25 @@ def value(keyword: Keyword, text: Any) -> Any:
 
 def numbers(name: str, text: str) -> list[float]:
     """A list of numbers such as ``1,8,32``."""
-    return [quantity(name, piece, None) for piece in text.split(",")]
+    try:
+        return [quantity(name, piece, None) for piece in text.split(",")]
+    except BadInput:
+        raise BadInput(f"{name} must be numbers with commas between them, not {text[:80]!r}",
+                       [f"--{name.replace('_', '-')} {_as_list(text)}"]) from None
+
+
+def _as_list(text: str) -> str:
+    """What was probably meant: a range by doubling, words with commas between.
+
+    >>> _as_list("1-8"), _as_list("1 4 8"), _as_list("3..10"), _as_list("x")
+    ('1,2,4,8', '1,4,8', '3,6,10', '1,8,32')
+    """
+    ends = re.fullmatch(r"\s*(\d{1,6})\s*(?:-|:|\.\.\.?|to)\s*(\d{1,6})\s*", text[:80])
+    if ends and 0 < int(ends[1]) < int(ends[2]):
+        low, high = int(ends[1]), int(ends[2])
+        return ",".join(str(n) for n in (*(low * 2**k for k in range(20) if low * 2**k < high), high))
+    pieces = re.split(r"[\s,;]+", text.strip()[:200])
+    return ",".join(pieces) if all(re.fullmatch(r"[0-9.]{1,12}", piece) for piece in pieces) else "1,8,32"
 
 
 def quantity(name: str, text: str, unit: str | None) -> float:
@@ -237,6 +286,8 @@ def quantity(name: str, text: str, unit: str | None) -> float:
     from perfmodel.units import parse
 
     text = text.strip().replace("_", "")
+    if close := re.fullmatch(r"([0-9.]{1,30}(?:[eE][+-]?[0-9]{1,3})?)((?![eE][+-]?[0-9])[A-Za-z%].{0,30})", text):
+        text = f"{close[1]} {close[2]}"      # a space between number and unit is the file's rule, not the shell's
     try:
         return parse(text)
     except ValueError:
@@ -271,7 +322,41 @@ def whole(name: str, text: str) -> int:
             return int(text)
     except ValueError:
         pass
-    raise BadInput(f"{name} must be a whole number, not {text[:80]!r}")
+    raise BadInput(f"{name} must be a whole number, not {text[:80]!r}", _thousands(text))
+
+
+def _thousands(text: str) -> list[str]:
+    """A hint for ``8k``: engines take it for 8,000 or for 8,192.
+
+    >>> _thousands("8k"), _thousands("x")
+    (['write 8192 or 8000'], [])
+    """
+    found = re.fullmatch(r"\s*(\d{1,6})[kK]\s*", text[:20])
+    return [f"write {int(found[1]) * 1024} or {int(found[1]) * 1000}"] if found else []
+
+
+class Count(click.ParamType):
+    """How many: ``900000``, ``900_000``, ``900,000``, ``9e5``, ``900k`` or ``1.5M``; thousands are 1,000 here."""
+
+    name = "count"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        found = re.fullmatch(r"\s*([0-9._,]{1,30}(?:[eE][0-9]{1,2})?)\s*([kKmM]?)\s*", str(value))
+        try:
+            number = float(found[1].replace("_", "").replace(",", "")) if found else -1.0
+        except ValueError:
+            number = -1.0
+        number *= {"": 1.0, "k": 1e3, "m": 1e6}[found[2].lower() if found else ""]
+        if not 0 <= number < 1e15 or number != int(number):
+            self.fail(f"{str(value)[:80]!r} is not a count such as 900000, 9e5 or 900k", param, ctx)
+        return int(number)
+
+
+def _length(ctx: click.Context, param: click.Parameter, text: str) -> str:
+    """A length as it is, but for ``4k``, which could be either."""
+    if isinstance(text, str) and (hints := _thousands(text)):
+        raise BadInput(f"{(param.name or '').replace('_', '-')} must be a number of tokens, not {text[:20]!r}", hints)
+    return text
 
 
 def _switch(name: str, text: str) -> bool:

@@ -35,6 +35,13 @@ def warn(lines: Iterable[str], word: str = "warning") -> None:
         click.echo(f"{word}: {line}", err=True)
 
 
+def other_rules(deployment: Any) -> list[str]:
+    """A warning where a version was asked for and the rules of another one answer, as the assumptions have it."""
+    ours = f"the rules of {deployment.options.version} apply"
+    return [line.removeprefix("engine: ") for line in deployment.assumptions
+            if line.startswith("engine: ") and line.endswith(ours)]
+
+
 def show(answer: Any, text: Callable[[], str], given: dict[str, Any], **drawing: Any) -> None:
     """The picture that ``--plot`` asks for, which may be refused, and then the answer as ``--json`` or as text."""
     if given.get("plot"):

@@ -7,12 +7,14 @@ from typing import Any
 import click
 
 from perfmodel.cli.options import (
+    BRIEF,
     INPUT_TOKENS,
     JSON,
     MODEL,
     OUTPUT_TOKENS,
     PLOT,
     PRICE,
+    Count,
     Question,
     deployment_keywords,
     examples,
@@ -62,12 +64,13 @@ _OWN = ("target", "gpus", "concurrency", "input_tokens", "output_tokens", "max_t
       help="most requests in flight; 1024 if not said")
 @INPUT_TOKENS
 @OUTPUT_TOKENS
-@flag("--samples", type=int, metavar="N", section="Workload", help="requests of the job, with --target time")
+@flag("--samples", type=Count(), metavar="N", section="Workload", help="requests of the job, with --target time")
 @strategy_flags
 @settings_flags
 @flag("--keep", type=int, default=10, show_default=True, metavar="N", section="Output", help="plans shown")
 @PLOT
 @JSON
+@BRIEF
 def plan(**given: Any) -> None:
     """Which strategy? Every one that the engine accepts and that fits, ranked by one target.
 
@@ -90,7 +93,7 @@ def plan(**given: Any) -> None:
             **{name: given[name] for name in _OWN},
             **deployment_keywords(given),
         )
-    show(answer, lambda: plan_text(answer), given)
+    show(answer, lambda: plan_text(answer, given["brief"]), given)
     if not answer.separated:
         warn(["the bands of the first two plans overlap: the order between them is not certain"])
 

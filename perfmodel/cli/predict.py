@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from perfmodel.cli.options import (
+    BRIEF,
     JSON,
     MEASURED,
     PLOT,
@@ -23,12 +24,12 @@ from perfmodel.cli.options import (
     whole,
     workload_flags,
 )
-from perfmodel.cli.output import check_picture, show, warn
+from perfmodel.cli.output import check_picture, other_rules, show, warn
 from perfmodel.errors import BadInput
 
 if TYPE_CHECKING:
+    from perfmodel.deployment import Deployment
     from perfmodel.report.measured import Point
-    from perfmodel.serving import ServingCurve
 
 EXAMPLES = examples(
     "perfmodel predict --model kimi-k2.6 --node 8x-rtx-pro-6000-server --tp 8",
@@ -51,7 +52,8 @@ PARTNERS = {"tokens_per_image": "images", "offload_from": "offload_hit_rate", "o
 @click.command(cls=Question, short_help="how fast is one strategy?", epilog=EXAMPLES)
 @deployment_flags
 @workload_flags
-@click.option("--request-rate", metavar="R,R,...", help="Poisson arrivals a second, in place of --concurrency.")
+@flag("--request-rate", metavar="R,R,...", section="Workload",
+      help="Poisson arrivals a second, in place of --concurrency")
 @flag("--requests", metavar="N", section="Workload",
       help="of the whole benchmark, whose first ones come at once (TTFT); default: ten times the concurrency")
 @flag("--images", metavar="N", section="Service", help="images a request")
@@ -66,6 +68,7 @@ PARTNERS = {"tokens_per_image": "images", "offload_from": "offload_hit_rate", "o
 @flag("--ttft-limit", metavar="TIME", section="Service", help="count requests within it (goodput), such as 500ms")
 @flag("--tpot-limit", metavar="TIME", section="Service", help="the same of the time per output token")
 @JSON
+@BRIEF
 @PLOT
 @picture_flag("throughput", "ttft", "tpot", "parts")
 @MEASURED
@@ -82,7 +85,8 @@ def predict(**given: Any) -> None:
     check_picture(given["plot"])
     rows = measured_rows(given["measured"])
     d = deploy(given["model"], node=given["node"], engine=given["engine"], **deployment_keywords(given))
-    load = workload(given)
+    points = measured_points(rows, [d], given)
+    load = workload(given, points)
     if given["request_rate"] is not None and said("concurrency"):
         raise BadInput("give either --concurrency or --request-rate")
     if given["request_rate"] is not None:
@@ -90,17 +94,20 @@ def predict(**given: Any) -> None:
     if given["requests"] is not None:
         load = {**load, "requests": whole("requests", given["requests"])}
     curve = ask(d, **load, **service(given))
-    points = measured_points(rows, [curve])
-    show(curve, lambda: curve_text(curve, points[0]), given, measured=points)
-    warn(curve.warnings)
+    show(curve, lambda: curve_text(curve, points[0], given["brief"]), given, measured=points)
+    warn([*other_rules(d), *curve.warnings])
     if curve.request_rate is not None and max(curve.request_rate) > (curve.capacity_req_s or float("inf")):
         raise click.exceptions.Exit(1)
 
 
-def workload(given: dict[str, Any]) -> dict[str, Any]:
-    """Keywords of `predict` and `compare` from the workload flags."""
+def workload(given: dict[str, Any], points: dict[int, list[Point]] | None = None) -> dict[str, Any]:
+    """Keywords of `predict` and `compare` from the workload flags; what was measured is asked about too."""
+    from perfmodel.report.measured import and_measured
+
+    asked = numbers("concurrency", given["concurrency"])
+    measured = [point for some in (points or {}).values() for point in some]
     return {
-        "concurrency": numbers("concurrency", given["concurrency"]),
+        "concurrency": sorted(and_measured(asked, measured)) if measured else asked,
         "input_tokens": given["input_tokens"],
         "output_tokens": given["output_tokens"],
         "arrival": given["arrival"],
@@ -147,13 +154,21 @@ def measured_rows(path: str | None) -> list[dict[str, str]]:
     return read_rows(path)
 
 
-def measured_points(rows: list[dict[str, str]], curves: list[ServingCurve]) -> dict[int, list[Point]]:
-    """Measured points by the place of the curve whose conditions they share; how many is said on stderr."""
+def measured_points(rows: list[dict[str, str]], deployments: list[Deployment],
+                    given: dict[str, Any]) -> dict[int, list[Point]]:  # fmt: skip
+    """Measured points by the place of the deployment whose conditions they share; how many is said on stderr."""
     if not rows:
-        return {i: [] for i in range(len(curves))}
+        return {i: [] for i in range(len(deployments))}
     from perfmodel.report.measured import matching
+    from perfmodel.serving.lengths import parse_lengths
 
-    points = {i: matching(rows, c.deployment, c.input_tokens, c.output_tokens) for i, c in enumerate(curves)}
+    inputs, outputs = (parse_lengths(given[name], name).mean for name in ("input_tokens", "output_tokens"))
+    points = {i: matching(rows, d, inputs, outputs) for i, d in enumerate(deployments)}
     count = sum(map(len, points.values()))
     warn([f"{count} points from {len(rows)} rows were measured under these conditions"], "measured")
+    if count == 0:
+        warn(["none of the measured rows has these conditions: model, engine, strategy, kv_dtype, cuda_graphs, and isl "
+              "and osl near --input-tokens and --output-tokens"])  # fmt: skip
+    if count > len(rows):
+        warn(["measured rows that leave the strategy open stand beside every strategy: add columns tp, pp, ep, ..."])
     return points

@@ -22,7 +22,7 @@ from perfmodel.cli.options import (
     workload_flags,
 )
 from perfmodel.cli.output import print_json, warn
-from perfmodel.cli.predict import measured_rows
+from perfmodel.cli.predict import measured_points, measured_rows
 
 if TYPE_CHECKING:
     from perfmodel.deployment import Deployment
@@ -44,7 +44,8 @@ EXAMPLES = examples(
 @flag("--strategy", "strategies", multiple=True, metavar="TEXT", section="Strategy",
       help='another one beside it, such as "pp=8"; may be repeated, engine settings hold for all')  # fmt: skip
 @workload_flags
-@flag("--samples", type=int, metavar="N", section="Workload", help="also the time that so many requests take")
+@flag("--samples", type=options.Count(), metavar="N", section="Workload",
+      help="also the time that so many requests take")
 @options.PRICE
 @flag("--output", "-o", metavar="FILE", section="Output", help="the page: .html, or .md with its pictures beside it")
 @options.JSON
@@ -85,7 +86,6 @@ def asked(given: dict[str, Any], line: str) -> Answers:
     """Every question of the report."""
     from perfmodel.deployment import deploy
     from perfmodel.planner import size_job
-    from perfmodel.report.measured import matching
     from perfmodel.report.page import ask
 
     keywords, rows = deployment_keywords(given), measured_rows(given["measured"])
@@ -98,7 +98,7 @@ def asked(given: dict[str, Any], line: str) -> Answers:
         job = size_job(d, samples=given["samples"], price_per_gpu_hour=given["price_per_gpu_hour"], **lengths)
     return ask(d, command=line, concurrency=numbers("concurrency", given["concurrency"]), arrival=given["arrival"],
                others=_others(d, given, keywords), job=job, **lengths,
-               measured=lambda c: matching(rows, d, c.input_tokens, c.output_tokens))  # fmt: skip
+               measured=measured_points(rows, [d], given)[0])  # fmt: skip
 
 
 def _others(d: Deployment, given: dict[str, Any], keywords: dict[str, Any]) -> list[Deployment]:

@@ -99,6 +99,7 @@ class Memory(Answer):
     kv_tokens_total: int = Field(description="of the whole deployment")
     max_sequences_at_context: int
     hints: list[str]
+    warnings: list[str]
     deployment: Deployment
     assumptions: list[str]
     log: Log | None = Field(default=None, description="with --log")

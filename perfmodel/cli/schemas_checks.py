@@ -68,6 +68,7 @@ class Calibrated(Fit):
     difference: Weights
     band_residual_sd: Maybe
     hashes: dict[str, str]
+    doubts: list[str]
     next_measurements: list[NextMeasurement]
     rows: list[FittedRow]
 

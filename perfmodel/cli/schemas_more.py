@@ -26,6 +26,7 @@ class Elasticity(Answer):
     kind: str
     elasticity: Maybe
     plus_10_percent: Maybe
+    moved_percent: float
 
 
 class BreakEven(Answer):

@@ -9,11 +9,13 @@ from typing import Any
 import click
 
 from perfmodel.cli.options import (
+    BRIEF,
     INPUT_TOKENS,
     JSON,
     OUTPUT_TOKENS,
     PLOT,
     Question,
+    arrival_flag,
     deployment_flags,
     deployment_keywords,
     examples,
@@ -50,12 +52,14 @@ EXAMPLES = examples(
 @flag("--concurrency", metavar="N", section="Workload", help="or so many of them in flight")
 @INPUT_TOKENS
 @OUTPUT_TOKENS
+@arrival_flag(None, "default: burst; staggered for TensorRT-LLM, and where requests come over time but for vLLM")
 @flag("--seed", default="0", show_default=True, metavar="N", section="Workload", help="of lengths and arrivals")
 @flag("--router", default="round-robin", show_default=True, metavar="NAME", section="Workload",
       help="between copies (dp): round-robin or least-loaded")
 @flag("--ttft-limit", metavar="TIME", section="Workload", help="count requests within it (goodput), such as 500ms")
 @flag("--tpot-limit", metavar="TIME", section="Workload", help="the same of the time per output token")
 @JSON
+@BRIEF
 @PLOT
 def simulate(**given: Any) -> None:
     """What happens to each request? TTFT, TPOT and latency percentiles, and the share within limits.
@@ -73,12 +77,15 @@ def simulate(**given: Any) -> None:
     d = deploy(given["model"], node=given["node"], engine=given["engine"], **deployment_keywords(given))
     load, notes = workload(given)
     with progress() as bar:
-        answer = run(d, **load, router=given["router"], progress=bar)
+        answer = run(d, **load, router=given["router"], arrival=given["arrival"], progress=bar)
     if given["plot"]:
         from perfmodel.report import save
 
         save(answer, given["plot"])
-    print_json(answer.to_dict(**limits)) if given["as_json"] else click.echo(simulation_text(answer, notes, **limits))
+    if given["as_json"]:
+        print_json(answer.to_dict(**limits))
+    else:
+        click.echo(simulation_text(answer, notes, given["brief"], **limits))
     warn([*notes, *answer.warnings] if given["as_json"] else answer.warnings)
     if limits and not answer.within(**limits).any():
         raise click.exceptions.Exit(1)

@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from perfmodel.cli.options import (
+    BRIEF,
     JSON,
     Question,
     deployment_flags,
@@ -41,6 +42,7 @@ EXAMPLES = examples(
       help="what a change costs; priced changes are ranked by tok/s for their price")  # fmt: skip
 @workload_flags
 @JSON
+@BRIEF
 def whatif(**given: Any) -> None:
     """What if? The same question on a changed machine or launch: another GPU, a power cap, less host memory, NCCL
     settings, PCIe of another generation, NVLink, P2P, more machines, a GPU lost.
@@ -62,7 +64,7 @@ def whatif(**given: Any) -> None:
     answer = ask(d, changes or None, prices=dict(prices) or None,
                  concurrency=numbers("concurrency", given["concurrency"]), input_tokens=given["input_tokens"],
                  output_tokens=given["output_tokens"], arrival=given["arrival"])
-    show(answer, lambda: whatif_text(answer), given)
+    show(answer, lambda: whatif_text(answer, given["brief"]), given)
     warn(f"{o.change}: {o.refused}" for o in answer.outcomes if o.refused)
 
 

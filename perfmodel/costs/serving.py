@@ -151,10 +151,13 @@ def burst_share(output_tokens: Any, prefill_steps: Any) -> Any:
     return share * (1 - share / 2)
 
 
-def benchmark_wait_s(together_s: Any, alone_s: Any, rounds: Any, apart_s: Any) -> Any:
+def benchmark_wait_s(
+    together_s: Any, alone_s: Any, rounds: Any, streams: Any, at_once: Any, held: Any = 1.0
+) -> Any:
     r"""What the mean TTFT of a closed-loop benchmark gains from its start, when all its streams begin at once.
 
-    .. math:: \Delta = \frac{T_n - T_1}{2R} + \frac{R-1}{2R}\max(T_n - T_1 - D,\ 0)
+    .. math:: \Delta = \frac{T_n - T_1}{n - 1}\left(\frac{a}{R} + \frac{R-1}{R}\min(k - 1,\ a)\right),\qquad
+        a = (n - 1)\,\frac{1 + \min(m/n, 1)}{2}
 
     Parameters
     ----------
@@ -164,8 +167,12 @@ def benchmark_wait_s(together_s: Any, alone_s: Any, rounds: Any, apart_s: Any) -
         Prefill :math:`T_1` of one prompt. [s]
     rounds : float or array
         Requests of each stream :math:`R`, at least 1. [1]
-    apart_s : float or array
-        Time :math:`D` over which the answers of a round end. [s]
+    streams : float or array
+        Requests in flight :math:`n`. [1]
+    at_once : float or array
+        Answers :math:`k` that end until the prefill begins which follows on the first of them, at least one. [1]
+    held : float or array
+        Prompts :math:`m` that one forward takes. [1]
 
     Returns
     -------
@@ -175,22 +182,23 @@ def benchmark_wait_s(together_s: Any, alone_s: Any, rounds: Any, apart_s: Any) -
     Notes
     -----
     Valid where a stream sends its next request as soon as the last one ends. The prompts of the first round end evenly
-    between the first and the last. Answers of different lengths set the streams apart: where they end over a longer
-    time than the prefills take, later requests find no queue. Equal answers end together, and every round queues like
-    the first one.
+    between the first and the last, those of one forward together. Later a prompt waits for those that came before it
+    while the engine did not see it yet; prefills hold up the answers that would end meanwhile, so that no more come.
+    Equal answers of an engine that prefills first all end in one step, and every round queues like the first one.
 
     Examples
     --------
-    >>> [round(float(benchmark_wait_s(12.8, 0.2, 10, apart)), 2) for apart in (0.0, 5.0, 99.0)]
-    [6.3, 4.05, 0.63]
+    >>> [round(float(benchmark_wait_s(12.8, 0.2, 10, 64, k)), 2) for k in (64.0, 8.0, 1.0)]
+    [6.4, 1.9, 0.64]
 
     References
     ----------
     .. [1] Derived here. Clients that start all streams at once: InferenceX (ten prompts a stream), vllm bench serve and
        sglang.bench_serving with --max-concurrency and an infinite request rate.
     """
-    later = maximum(together_s - alone_s - apart_s, 0.0)
-    return maximum(together_s - alone_s, 0.0) / 2 / rounds + later / 2 * (1 - 1 / rounds)
+    each = maximum(together_s - alone_s, 0.0) / maximum(streams - 1, 1.0)
+    first = (streams - 1) * (1 + minimum(held / streams, 1.0)) / 2
+    return each * (first / rounds + minimum(at_once - 1, first) * (1 - 1 / rounds))
 
 
 def joint_prefills(during_prefill: Any, during_step: Any) -> Any:

@@ -10,6 +10,7 @@ from typing import Any
 
 from perfmodel import catalog, engines
 from perfmodel.catalog import Accelerator, Calibration, Format, ModelArch, Node
+from perfmodel.catalog.cluster import machine_size
 from perfmodel.deployment.facts import facts_of
 from perfmodel.deployment.quantization import storage_formats
 from perfmodel.engines.backends import check_backends
@@ -51,14 +52,21 @@ class Deployment:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, engine=engines.ENGINES[state["engine"]])
 
-    def command(self) -> str:
-        """The launch command of this engine and version."""
+    def command(self, worker: bool = False) -> str:
+        """The launch command of this engine and version; over several machines that of the first, or of a worker."""
         model_id = self.model.aliases[0] if self.model.aliases else self.model.name
         own = all(name == self.model.storage.get(role) for role, (name, _) in self.formats.items())
         asked = replace(self.requested, quantization=None) if own else self.requested
         storage = self.model.storage
         wide = self.model.formats[storage.get("experts") or storage.get("dense") or storage["default"]].bits >= 16
-        return str(self.engine.launch_command(asked, model_id, moe=self.facts.experts > 0, online=wide))
+        return str(self.engine.launch_command(asked, model_id, moe=self.facts.experts > 0, online=wide,
+                                              machine_gpus=machine_size(self.node), worker=worker))
+
+    def launches(self) -> tuple[tuple[int, str, str], ...]:
+        """All that is to be started: how many times, where (empty: anywhere), and the command."""
+        from perfmodel.deployment.launches import launches
+
+        return launches(self)
 
     def to_dict(self) -> dict[str, Any]:
         """The deployment in words and numbers."""
@@ -122,6 +130,7 @@ _COUNTS = (
     "page_size",
     "max_graph_batch",
     "max_micro_batch",
+    "receive_interval",
 )
 _WORDS = (
     "quantization",
@@ -266,15 +275,15 @@ def checked(key: str, value: Any) -> Any:
         return whole(key, value, 1, MOST_GRAPH_BATCH)
     if key in _COUNTS:
         return whole(key, value, 1)
-    if key == "async_depth":
+    if key in ("async_depth", "batch_wait_steps"):
         return whole(key, value, 0)
     if key in _RANGES:
         low, high, words = _RANGES[key]
         if not is_number(value) or not low <= value <= high:
             raise BadInput(f"{key} must {words}, not {shown(value)}")
         return value if isinstance(value, int) else float(value)
-    if key == "cuda_graphs" and not isinstance(value, bool):
-        raise BadInput(f"cuda_graphs must be True or False, not {shown(value)}")
+    if key in ("cuda_graphs", "prefill_graphs") and not isinstance(value, bool):
+        raise BadInput(f"{key} must be True or False, not {shown(value)}")
     if key in _WORDS:
         word(key, value)
     if key == "speculative":
@@ -291,6 +300,7 @@ def checked(key: str, value: Any) -> Any:
 
 _RANGES = {
     "memory_fraction": (1e-6, 1.0, "lie above 0 and at most 1"),
+    "batch_wait_ratio": (0.0, 1.0, "lie in [0, 1]"),
     "prefix_hit_rate": (0.0, 0.999999, "lie in [0, 1)"),
     "expert_skew": (1e-3, 1e12, "be positive and finite"),
     "power_limit": (1.0, 1e5, "be in watts, from 1 to 100,000"),

@@ -102,6 +102,21 @@ def flag_warnings(engine: str, version: str, words: Iterable[str]) -> tuple[str,
     return tuple(f"{name}: {said}" for name, said in found.items())
 
 
+def refusal(engine: str, version: str, name: str) -> tuple[str, str] | None:
+    """Why the parser of a version stops at a flag, and the one flag to write in its place (empty: there is none).
+
+    >>> refusal("vllm", "0.33.0", "--tensor-paralel-size")[1]
+    '--tensor-parallel-size'
+    >>> refusal("vllm", "0.33.0", "--tensor-parallel-size") is None
+    True
+    """
+    said = _said(engine, version, name.replace("_", "-"))
+    if not said or said.startswith("deprecated"):
+        return None
+    instead = re.search(r"(?:nearest:|write) (--[\w-]+)(?:,|$)", said)
+    return said, instead[1] if instead else ""
+
+
 def _said(engine: str, version: str, name: str) -> str:
     life = life_of(engine, name)
     if life is None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from math import sqrt
 
-from perfmodel.engines.options import RuntimeRow
+from perfmodel.engines.options import RankFacts, RuntimeRow
 
 GIB = float(2**30)
 MIB = float(2**20)
@@ -63,6 +63,15 @@ def band(rows: Iterable[RuntimeRow], *when: str) -> tuple[float, float]:
 def row(name: str, size: float, low: float, high: float, when: str, kind: str, source: str) -> RuntimeRow:
     """A row from factors: ``low`` and ``high`` multiply the size."""
     return RuntimeRow(name, float(size), float(size * low), float(size * high), when, kind, source)
+
+
+def of_ranks(ranks: Sequence[RankFacts],
+             rows: Callable[[RankFacts], tuple[RuntimeRow, ...]]) -> tuple[tuple[RuntimeRow, ...], ...]:
+    """The rows of every rank; stages that hold the same have the same, made once."""
+    keys = [(rank.layers, rank.first, rank.last, rank.weights_bytes, rank.kv_bytes_per_token, rank.heads_local,
+             rank.groups) for rank in ranks]
+    made = {key: rows(rank) for key, rank in dict(zip(keys, ranks, strict=True)).items()}
+    return tuple(made[key] for key in keys)
 
 
 def smallest(values: Sequence[float]) -> int:

@@ -29,8 +29,12 @@ class Options:
     page_size: int | None = None
     cuda_graphs: bool | None = None
     max_graph_batch: int | None = None
+    prefill_graphs: bool | None = None
     max_micro_batch: int | None = None
     async_depth: int | None = None
+    receive_interval: int = 1
+    batch_wait_steps: int = 0
+    batch_wait_ratio: float = 0.0
     layers_per_stage: tuple[int, ...] | None = None
     attention_backend: str | None = None
     moe_backend: str | None = None

@@ -44,13 +44,14 @@ def shown(value: object) -> str:
 
 def positive(options: Options) -> None:
     """Refuse sizes that are not whole numbers above zero, and fractions outside (0, 1]."""
-    for name in ("tp", "pp", "dp", "ep", "dp_attention", "dcp"):
+    for name in ("tp", "pp", "dp", "ep", "dp_attention", "dcp", "receive_interval"):
         whole(name, getattr(options, name), 1)
     for name in ("context", "max_sequences", "prefill_chunk", "page_size", "max_graph_batch", "max_micro_batch"):
         if getattr(options, name) is not None:
             whole(name, getattr(options, name), 1)
-    if options.async_depth is not None:
-        whole("async_depth", options.async_depth, 0)
+    for name in ("async_depth", "batch_wait_steps"):
+        if getattr(options, name) is not None:
+            whole(name, getattr(options, name), 0)
     fraction = options.memory_fraction
     if fraction is not None and not 0.0 < fraction <= 1.0:
         raise BadInput(f"memory_fraction must be above 0 and at most 1, got {fraction:g}",
@@ -70,7 +71,8 @@ def groups(options: Options, facts: Facts, engine: str) -> None:
         legal = [str(n) for n in range(1, facts.heads + 1) if facts.heads % n == 0 and n <= 16]
         raise IllegalDeployment(
             f"{engine} does not pad attention heads: {facts.heads} heads over {ways} ranks (tp / dp_attention)",
-            [f"tp / dp_attention in {', '.join(legal)}"])
+            [f"tp={', '.join(legal[:-1])} or {legal[-1]}" if options.dp_attention == 1 and len(legal) > 1 else
+             f"tp / dp_attention in {', '.join(legal)}"])
     if facts.attention != "mla" and max(facts.kv_heads, ways) % min(facts.kv_heads, ways):
         raise IllegalDeployment(f"{facts.kv_heads} KV heads over {ways} ranks come out uneven")
     if ways % options.dcp:
@@ -86,6 +88,20 @@ def _expert_width(intermediate: int, ways: int, weight_format: str, engine: str)
     if "-g" in weight_format and ways > 1 and (intermediate // ways) % group:
         raise IllegalDeployment(
             f"an expert of width {intermediate} over {ways} ranks cuts a quantisation group of {group}")
+
+
+def waits_for_no_batch(options: Options, engine: str) -> None:
+    """Refuse the batch waiting that only TensorRT-LLM has."""
+    if options.batch_wait_steps or options.batch_wait_ratio:
+        raise IllegalDeployment(f"{engine} lets no prompt wait for others; batch_wait_steps and batch_wait_ratio are "
+                                "TensorRT-LLM's batch_wait_timeout_iters and batch_wait_max_tokens_ratio")
+
+
+def looks_each_step(options: Options, engine: str) -> None:
+    """Refuse a receive interval for an engine that has none."""
+    if options.receive_interval > 1:
+        raise IllegalDeployment(f"{engine} looks for new requests at every step; receive_interval is SGLang's "
+                                "--scheduler-recv-interval")
 
 
 def stages(options: Options, facts: Facts) -> None:

@@ -22,6 +22,9 @@ class Scheduling:
     raises: float            # what a preemption adds to that share
     watermark: float         # share of the pool that admission leaves free
     keeps: bool              # the prefix cache has what a preempted request left until others write over it
+    every: int = 1           # decode steps between two looks for new requests; after a forward with prompts it looks
+    wait_steps: int = 0      # beside decoding, prompts wait at most so many steps
+    wait_tokens: float = 0.0  # until a forward has so many tokens
     ahead: bool = False      # the next forward is made up while one runs: who comes meanwhile misses it
 
 
@@ -35,8 +38,9 @@ def scheduling(engine: ModuleType, options: Options) -> Scheduling:
     that finds no block takes the youngest one's, whose blocks the prefix cache keeps at the end of its queue), before
     0.8 core/scheduler.py (prompts first, whole up to a context of 32,768, 1 % watermark). SGLang
     managers/schedule_policy.py PrefillAdder (prompts first; room for input and own answer up to 4,096 tokens;
-    new_token_ratio) and schedule_batch.py retract_decode. TensorRT-LLM CapacitySchedulerPolicy GUARANTEED_NO_EVICT,
-    chunked context off.
+    new_token_ratio), schedule_batch.py retract_decode, scheduler_recv_skipper.py (a forward with prompts counts as a
+    thousand steps). TensorRT-LLM CapacitySchedulerPolicy GUARANTEED_NO_EVICT,
+    chunked context off; pyexecutor/py_executor.py _waiting_requests (batch_wait_timeout_iters).
     """
     return replace(_rules(engine, options), ahead=engine.overlaps_host(options))
 
@@ -47,9 +51,11 @@ def _rules(engine: ModuleType, options: Options) -> Scheduling:
     if options.engine == "sglang":
         if options.pp > 1:  # it counts the answers of the current slot alone
             reserve = (reserve[0] / engine.slots(options), reserve[1] / engine.slots(options), reserve[2])
-        return Scheduling(False, True, max(1, chunk // options.dp_attention), 1.0, 4096, reserve, 0.1, 0.0, False)
+        return Scheduling(False, True, max(1, chunk // options.dp_attention), 1.0, 4096, reserve, 0.1, 0.0, False,
+                          options.receive_interval)
     if options.engine == "tensorrt-llm":
-        return Scheduling(True, False, chunk, 1.0, 2**62, reserve, 0.0, 0.0, False)
+        return Scheduling(True, False, chunk, 1.0, 2**62, reserve, 0.0, 0.0, False,
+                          wait_steps=options.batch_wait_steps, wait_tokens=options.batch_wait_ratio * chunk)
     if not at_least(options.version, "0.8"):
         whole = (options.context or 0) <= 32768
         return Scheduling(not whole, not whole, chunk, 0.0, 0, reserve, 0.0, 0.01, False)

@@ -10,7 +10,7 @@ from dataclasses import replace
 from perfmodel.engines import rules
 from perfmodel.engines.options import Facts, Options
 from perfmodel.engines.sglang_flags import launch_command, parse_command
-from perfmodel.engines.sglang_memory import bucket, default_fraction, kv_pool, request_rows, runtime_rows
+from perfmodel.engines.sglang_memory import bucket, default_fraction, kv_pool, prefill_graph, request_rows, runtime_rows
 from perfmodel.engines.sglang_network import all_reduce_backend, layer_collectives, step_collectives
 from perfmodel.engines.versions import at_least
 from perfmodel.errors import IllegalDeployment, UnknownName
@@ -49,8 +49,9 @@ def resolve(options: Options, facts: Facts) -> tuple[Options, tuple[str, ...]]:
     if options.max_sequences is not None and at_least(version, "0.5.23"):
         batch = min(batch, options.max_sequences)
     fill("max_graph_batch", batch, "SGLang default for this GPU memory and tp")
-    fill("memory_fraction", default_fraction(replace(options, **found), facts),  # type: ignore[arg-type]
-         f"SGLang {version} default{', with its factor for vision models' if facts.multimodal else ''}")
+    if options.memory_fraction is None:
+        fill("memory_fraction", default_fraction(replace(options, **found), facts),  # type: ignore[arg-type]
+             f"SGLang {version} default{', with its factor for vision models' if facts.multimodal else ''}")
     backend = _attention_backend(options, facts)
     fill("attention_backend", backend, "SGLang default for this attention and GPU")
     fill("page_size", ATTENTION_PAGE[backend], f"SGLang default with {backend}")
@@ -100,6 +101,7 @@ def check(options: Options, facts: Facts) -> None:
     rules.positive(options)
     rules.groups(options, facts, "SGLang")
     rules.stages(options, facts)
+    rules.waits_for_no_batch(options, "SGLang")
     if facts.experts and facts.experts % options.ep:
         raise IllegalDeployment(
             f"SGLang puts the same number of experts on each rank: {facts.experts} over ep={options.ep}")
@@ -131,6 +133,20 @@ def pipeline_split(layers: int, stages: int, version: str, partition: tuple[int,
     if not at_least(version, "0.5.6"):
         return (*([base] * (stages - 1)), base + rest)
     return tuple(base + (stage >= stages - rest) for stage in range(stages))
+
+
+def prefill_graph_tokens(options: Options, facts: Facts) -> int:
+    """Largest chunk whose prefill runs in graphs: up to the chunk, MLA 2,048 and since 0.5.15 8,192 tokens.
+
+    Source: SGLang arg_groups/cuda_graph_config.py (0.5.15 on), server_args.py piecewise_cuda_graph_max_tokens (before).
+    """
+    settled = options.version and options.prefill_chunk and options.cuda_graphs is not None
+    now = options if settled else resolve(options, facts)[0]
+    on = prefill_graph(now, facts) if options.prefill_graphs is None else options.prefill_graphs
+    if not on or not now.prefill_chunk:
+        return 0
+    most = 8192 if at_least(now.version, "0.5.15") else 2048
+    return min(now.prefill_chunk, most) if facts.attention == "mla" else now.prefill_chunk
 
 
 def capture_sizes(options: Options, facts: Facts) -> tuple[int, ...]:
@@ -191,7 +207,7 @@ def max_running(options: Options, facts: Facts, kv_tokens: int) -> int:
     Source: SGLang mem_cache/kv_cache_configurator.py resolve_max_num_reqs (0.5.11 on).
     """
     now = options if options.context else replace(options, context=facts.max_context)
-    now = replace(now, version=now.version or VERSIONS[-1])
+    now = now if now.version else replace(now, version=VERSIONS[-1])
     rows = request_rows(now, kv_tokens)
     if not at_least(now.version, "0.5.11"):
         given = now.max_sequences
@@ -206,7 +222,8 @@ def overlaps_host(options: Options) -> bool:
 
 __all__ = ["KV_DTYPES", "VERSIONS", "all_reduce_backend", "capture_sizes", "check", "default_fraction", "fill",
            "kv_pool", "launch_command", "layer_collectives", "max_running", "overlaps_host", "parse_command",
-           "pipeline_split", "resolve", "runtime_rows", "slot_limit", "slots", "step_collectives"]
+           "pipeline_split", "prefill_graph_tokens", "resolve", "runtime_rows", "slot_limit", "slots",
+           "step_collectives"]
 
 
 def mixes_prefill(options: Options) -> bool:

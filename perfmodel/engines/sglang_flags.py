@@ -15,6 +15,7 @@ from perfmodel.engines.flags import (
     weights_remark,
     write,
 )
+from perfmodel.engines.machines import sglang_words, spread
 from perfmodel.engines.options import Options
 from perfmodel.engines.rules import draft_tokens
 from perfmodel.engines.versions import at_least
@@ -39,8 +40,10 @@ FLAGS = (
     Flag(("--cuda-graph-max-bs-decode", "--cuda-graph-max-bs"), "max_graph_batch", "int"),
     Flag(("--cuda-graph-bs-decode", "--cuda-graph-bs"), "max_graph_batch", "most"),
     Flag(("--cuda-graph-backend-decode",), "_graph_backend", "str"),
+    Flag(("--disable-piecewise-cuda-graph",), "prefill_graphs", "false"),
     Flag(("--pp-max-micro-batch-size",), "max_micro_batch", "int"),
     Flag(("--pp-async-batch-depth",), "async_depth", "int"),
+    Flag(("--scheduler-recv-interval",), "receive_interval", "int"),
     Flag(("--attention-backend",), "attention_backend", "str"),
     Flag(("--moe-runner-backend",), "moe_backend", "str"),
     Flag(("--disable-custom-all-reduce",), "_nccl", "true"),
@@ -55,12 +58,16 @@ _APART = ("dp", "dp_attention", "quantization", "cuda_graphs", "max_graph_batch"
     flag.keyword for flag in FLAGS if flag.keyword is not None and flag.keyword.startswith("_")))
 
 
-def launch_command(options: Options, model_id: str, moe: bool = True, online: bool = True) -> str:
+def launch_command(options: Options, model_id: str, moe: bool = True, online: bool = True,
+                   machine_gpus: int | None = None, worker: bool = False) -> str:
     """The ``sglang.launch_server`` line of one engine copy; what is None stays SGLang's default and is not written.
+
+    Over several machines of ``machine_gpus`` GPUs that of the first, or of each other one (``worker``).
 
     >>> launch_command(Options(engine="sglang", version="0.5.10", pp=8, cuda_graphs=False), "org/model")
     'python -m sglang.launch_server --model-path org/model --tp-size 1 --pp-size 8 --disable-cuda-graph'
     """
+    _, options, machines = spread(options, machine_gpus)
     version = options.version or "9999"
     made = ONLINE if online else ()
     named, remark = checkpoint(options, model_id, made)
@@ -84,6 +91,7 @@ def launch_command(options: Options, model_id: str, moe: bool = True, online: bo
                   "--speculative-num-draft-tokens", str(draft_tokens(options.speculative))]
     if "kimi" in model_id.lower():
         words.append("--trust-remote-code")
+    words += sglang_words(machines, worker)
     settings = {}
     if options.layers_per_stage is not None:
         settings["SGLANG_PP_LAYER_PARTITION"] = ",".join(map(str, options.layers_per_stage))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from perfmodel.engines import activations as act
-from perfmodel.engines.memory import GIB, MIB, KvPool, band, row, smallest, total
+from perfmodel.engines.memory import GIB, MIB, KvPool, band, of_ranks, row, smallest, total
 from perfmodel.engines.options import Facts, Options, RankFacts, RuntimeRow
 from perfmodel.engines.rules import draft_tokens
 from perfmodel.engines.versions import at_least
@@ -113,6 +113,13 @@ def runtime_rows(options: Options, facts: Facts, rank: RankFacts,
 
     SGLang charges none of it to the pool: "baseline" is gone before it measures, "slack" must fit beside the pool.
     """
+    rows = [*_baseline(options, facts), *_tables(options, facts, rank, kv_tokens), *_graphs(options, facts, rank),
+            *_prefill(options, facts, rank)]
+    return tuple(item for item in rows if item.bytes > 0)
+
+
+def _baseline(options: Options, facts: Facts) -> list[RuntimeRow]:
+    """What is gone on every rank before weights load."""
     rows = [row("CUDA context", 0.6 * GIB, 0.75, 1.4, "baseline", "measured",
                 "SGLang logs, 'Load weight begin' on one GPU: 78.47 of 79.19 GiB, 23.09 and 22.76 of 23.56")]
     if options.world > 1 and facts.full_nvlink:
@@ -122,8 +129,7 @@ def runtime_rows(options: Options, facts: Facts, rank: RankFacts,
         groups = 1 + (options.pp > 1) + (options.tp > 1)
         rows.append(row("NCCL communicators", 0.2 * GIB * groups, 0.5, 2.5, "baseline", "assumed",
                         "NCCL 2.30.7 init.cc computeBuffSizes: 10 MiB a channel and peer, few channels over PCIe"))
-    rows += [*_tables(options, facts, rank, kv_tokens), *_graphs(options, facts, rank), *_prefill(options, facts, rank)]
-    return tuple(item for item in rows if item.bytes > 0)
+    return rows
 
 
 def _tables(options: Options, facts: Facts, rank: RankFacts, kv_tokens: int | None) -> list[RuntimeRow]:
@@ -228,8 +234,8 @@ def kv_pool(options: Options, facts: Facts, ranks: Sequence[RankFacts]) -> KvPoo
     made after it. Source: SGLang mem_cache/kv_cache_configurator.py; min over the whole world of ranks.
     """
     assert options.memory_fraction and options.page_size
-    first = [runtime_rows(options, facts, rank) for rank in ranks]
-    before = [facts.gpu_memory_bytes - total(own, "baseline") for own in first]
+    gone = _baseline(options, facts)
+    before = [facts.gpu_memory_bytes - total(gone)] * len(ranks)
     after = [free - rank.weights_bytes for free, rank in zip(before, ranks, strict=True)]
     pre, post = min(before), min(after)
     vision = 100 * MIB if facts.multimodal and at_least(options.version, "0.5.20") else 0.0
@@ -242,8 +248,8 @@ def kv_pool(options: Options, facts: Facts, ranks: Sequence[RankFacts]) -> KvPoo
         return max(0, int(left * (1.0 - states))) // int(cell) // options.page_size * options.page_size
 
     tokens = tokens_of(rest)
-    below, above = (max(side) for side in zip(*(band(own, "baseline") for own in first), strict=True))
-    rows = tuple(runtime_rows(options, facts, rank, tokens) for rank in ranks)
+    below, above = band(gone)
+    rows = of_ranks(ranks, lambda rank: runtime_rows(options, facts, rank, tokens))
     padded = tokens + options.page_size if tokens else 0
     pools = tuple(padded * each + (rest * states if tokens else 0.0) for each in cells)
     free = tuple(left - pool - total(own, "slack") for left, pool, own in zip(after, pools, rows, strict=True))

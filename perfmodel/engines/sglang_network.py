@@ -80,11 +80,13 @@ def layer_collectives(options: Options, facts: Facts, phase: str = "decode") -> 
 
 
 def _context_parallel(options: Options, facts: Facts, kind: str) -> list[Collective]:
-    """Gather of query heads and reduce-scatter of partial outputs over the dcp group, as in vLLM (assumed)."""
+    """Gather of query heads and of softmax sums, reduce-scatter of partial outputs over the dcp group. Source: SGLang
+    layers/dcp/comm.py cp_lse_ag_out_rs_mla, as in vLLM."""
     width = facts.kv_values_per_token_layer / (1 if facts.attention == "mla" else 2 * facts.kv_heads)
-    size = facts.heads / options.attention_tp * options.dcp * width * ACTIVATION_BYTES
+    heads = facts.heads / options.attention_tp * options.dcp
+    wide, sums = heads * width * ACTIVATION_BYTES, options.dcp * heads * 4.0
     return [Collective(op, "dcp", options.dcp, "attention", size, "local", kind)
-            for op in ("all_gather", "reduce_scatter")]
+            for op, size in (("all_gather", wide), ("all_gather", sums), ("reduce_scatter", wide))]
 
 
 def step_collectives(options: Options, facts: Facts, phase: str = "decode") -> tuple[Collective, ...]:

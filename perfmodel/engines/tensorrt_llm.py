@@ -65,6 +65,7 @@ def check(options: Options, facts: Facts) -> None:
         raise IllegalDeployment("context parallelism of TensorRT-LLM is not modelled (dcp must be 1)")
     if options.async_depth:
         raise IllegalDeployment("TensorRT-LLM has no async_depth; that is SGLang's --pp-async-batch-depth")
+    rules.looks_each_step(options, "TensorRT-LLM")
     if options.max_micro_batch is not None and options.max_micro_batch != (options.max_sequences or 2048):
         raise IllegalDeployment("a limit for one micro-batch is not modelled for TensorRT-LLM; use max_sequences")
     if rules.kv_dtype(options.kv_dtype, KV_DTYPES, "TensorRT-LLM") == "nvfp4" and facts.compute_capability < 10.0:
@@ -96,6 +97,14 @@ def capture_sizes(options: Options, facts: Facts) -> tuple[int, ...]:
     sizes = [1, 2, 4, *range(8, 129, 8), *(2**power for power in range(8, 16))]
     kept = [size for size in sizes if size <= now.max_graph_batch]
     return tuple(kept if kept[-1] == now.max_graph_batch else [*kept, now.max_graph_batch])
+
+
+def prefill_graph_tokens(options: Options, facts: Facts) -> int:
+    """Largest chunk whose prefill runs in piecewise graphs: none but with torch_compile_config.
+
+    Source: TensorRT-LLM llmapi/llm_args.py TorchCompileConfig, enable_piecewise_cuda_graph off by default.
+    """
+    return (resolve(options, facts)[0].prefill_chunk or 0) if options.prefill_graphs else 0
 
 
 def slots(options: Options) -> int:
@@ -138,6 +147,7 @@ def admission_reserve(options: Options) -> tuple[float, float, float]:
     return (1.0, 1.0, 0.0)
 
 
-__all__ = ["KV_DTYPES", "VERSIONS", "all_reduce_backend", "capture_sizes", "check", "fill", "kv_pool", "launch_command",
-           "layer_collectives", "max_running", "mixes_prefill", "overlaps_host", "parse_command", "pipeline_split",
-           "resolve", "runtime_rows", "slot_limit", "slots", "step_collectives"]
+__all__ = ["KV_DTYPES", "VERSIONS", "all_reduce_backend", "capture_sizes", "check", "fill", "kv_pool",
+           "launch_command", "layer_collectives", "max_running", "mixes_prefill", "overlaps_host", "parse_command",
+           "pipeline_split", "prefill_graph_tokens", "resolve", "runtime_rows", "slot_limit", "slots",
+           "step_collectives"]

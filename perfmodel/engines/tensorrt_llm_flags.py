@@ -13,6 +13,7 @@ from perfmodel.engines.flags import (
     weights_remark,
     write,
 )
+from perfmodel.engines.machines import mpi_words, spread
 from perfmodel.engines.options import Options
 from perfmodel.errors import BadInput
 
@@ -32,20 +33,25 @@ YAML_KEYS = {"cuda_graph_config": "cuda_graphs", "cuda_graph_config.max_batch_si
              "kv_cache_config.tokens_per_block": "page_size", "enable_attention_dp": "dp_attention",
              "attn_backend": "attention_backend", "moe_config.backend": "moe_backend",
              "allreduce_strategy": "all_reduce", "pp_partition": "layers_per_stage",
-             "speculative_config": "speculative"}
+             "speculative_config": "speculative", "batch_wait_timeout_iters": "batch_wait_steps",
+             "batch_wait_max_tokens_ratio": "batch_wait_ratio",
+             "torch_compile_config.enable_piecewise_cuda_graph": "prefill_graphs"}
 
 
-def launch_command(options: Options, model_id: str, moe: bool = True, online: bool = True) -> str:
+def launch_command(options: Options, model_id: str, moe: bool = True, online: bool = True,
+                   machine_gpus: int | None = None, worker: bool = False) -> str:
     """The ``trtllm-serve`` line of one engine copy; what is None stays the engine's default and is not written.
 
     Settings that have no flag follow as a comment with the keys of the YAML file for ``--config``; `parse_command`
-    reads them there.
+    reads them there. Over several machines of ``machine_gpus`` GPUs ``mpirun`` starts it on all of them.
 
     >>> launch_command(Options(engine="tensorrt-llm", tp=8, ep=8, memory_fraction=0.8), "org/model")
     'trtllm-serve org/model --tp_size 8 --ep_size 8 --kv_cache_free_gpu_memory_fraction 0.8'
     """
+    _, options, machines = spread(options, machine_gpus)
     named, weights = checkpoint(options, model_id, ())
-    words = [*environment_words(options), "trtllm-serve", named, "--tp_size", str(options.tp)]
+    before = mpi_words(options, machines, environment_words(options))
+    words = [*before, "trtllm-serve", named, "--tp_size", str(options.tp)]
     words += write(replace(options, tp=1), FLAGS, ("_set",))
     if "kimi" in model_id.lower():
         words.append("--trust_remote_code")
@@ -69,6 +75,7 @@ def parse_command(
     """Model, contract keywords and unknown flags of a ``trtllm-serve`` line; ``-`` and ``_`` are the same in flags."""
     line, _, remark = text.partition("# --config:")
     _, words = split(line)
+    words = words[words.index("trtllm-serve"):] if "trtllm-serve" in words else words
     found, free, unknown = read(words, FLAGS, "tensorrt-llm")
     model = next((word for word in free if word not in ("trtllm-serve", "serve")), "")
     if not model and model_needed:
@@ -91,6 +98,8 @@ def _read(keyword: str, text: str) -> object:
     try:
         if keyword == "layers_per_stage":
             return tuple(int(part) for part in text.split(","))
+        if keyword == "batch_wait_ratio":
+            return float(text)
         return int(text) if text.isdecimal() else text
     except ValueError:
-        raise BadInput(f"{keyword} takes whole numbers, got {text[:80]!r}") from None
+        raise BadInput(f"{keyword} takes numbers, got {text[:80]!r}") from None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from perfmodel.engines import activations as act
-from perfmodel.engines.memory import GIB, KvPool, band, row, smallest, total
+from perfmodel.engines.memory import GIB, KvPool, band, of_ranks, row, smallest, total
 from perfmodel.engines.options import Facts, Options, RankFacts, RuntimeRow
 
 _READ = "TensorRT-LLM _torch/pyexecutor/_util.py KvCacheCreator"
@@ -42,7 +42,7 @@ def kv_pool(options: Options, facts: Facts, ranks: Sequence[RankFacts]) -> KvPoo
     _torch/pyexecutor/_util.py KvCacheCreator._cal_max_memory.
     """
     assert options.memory_fraction and options.page_size and options.context
-    rows = tuple(runtime_rows(options, facts, rank) for rank in ranks)
+    rows = of_ranks(ranks, lambda rank: runtime_rows(options, facts, rank))
     spare = [facts.gpu_memory_bytes - rank.weights_bytes - total(own, "baseline", "budget")
              for rank, own in zip(ranks, rows, strict=True)]
     offers = [max(0.0, left) * options.memory_fraction for left in spare]

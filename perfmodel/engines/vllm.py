@@ -114,6 +114,8 @@ def check(options: Options, facts: Facts) -> None:
                                 [f"dp={options.dp_attention}, tp={options.attention_tp}"])
     if options.async_depth:
         raise IllegalDeployment("vLLM has no async_depth; that is SGLang's --pp-async-batch-depth")
+    rules.looks_each_step(options, "vLLM")
+    rules.waits_for_no_batch(options, "vLLM")
     if options.max_micro_batch is not None and options.max_micro_batch != options.max_sequences:
         raise IllegalDeployment("vLLM has no limit for one micro-batch; max_sequences holds for all of them")
     if options.dcp > 1 and not at_least(version, "0.10.2"):
@@ -169,6 +171,13 @@ def capture_sizes(options: Options, facts: Facts) -> tuple[int, ...]:
     return tuple(size for size in sizes if size <= cap)
 
 
+def prefill_graph_tokens(options: Options, facts: Facts) -> int:
+    """Largest chunk whose prefill runs in (piecewise) graphs: what is captured, but with V0 and FULL_DECODE_ONLY."""
+    captured = capture_sizes(options, facts)
+    none = options.prefill_graphs is False or not at_least(options.version or VERSIONS[-1], "0.8")
+    return 0 if none else max(captured, default=0)
+
+
 def slots(options: Options) -> int:
     """Micro-batches over which the running set splits: one a stage (one in all with 0.8 and before).
 
@@ -213,9 +222,9 @@ def overlaps_host(options: Options) -> bool:
     return at_least(options.version or VERSIONS[-1], "0.14" if options.pp == 1 else "0.22")
 
 
-__all__ = ["KV_DTYPES", "VERSIONS", "all_reduce_backend", "capture_sizes", "check", "fill", "kv_pool", "launch_command",
-           "layer_collectives", "max_running", "overlaps_host", "parse_command", "pipeline_split", "resolve",
-           "runtime_rows", "slot_limit", "slots", "step_collectives"]
+__all__ = ["KV_DTYPES", "VERSIONS", "all_reduce_backend", "capture_sizes", "check", "fill", "kv_pool",
+           "launch_command", "layer_collectives", "max_running", "overlaps_host", "parse_command", "pipeline_split",
+           "prefill_graph_tokens", "resolve", "runtime_rows", "slot_limit", "slots", "step_collectives"]
 
 
 def mixes_prefill(options: Options) -> bool:

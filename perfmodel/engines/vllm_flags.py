@@ -18,6 +18,7 @@ from perfmodel.engines.flags import (
     weights_remark,
     write,
 )
+from perfmodel.engines.machines import spread, vllm_words
 from perfmodel.engines.options import Options
 from perfmodel.engines.rules import draft_tokens
 from perfmodel.engines.versions import at_least
@@ -57,16 +58,19 @@ _APART = ("tp", "dp", "ep", "quantization", "cuda_graphs", "max_graph_batch", "a
           "speculative", "kv_offload", "_model", "_compilation", "_level")
 
 
-def launch_command(options: Options, model_id: str, moe: bool = True, online: bool = True) -> str:
+def launch_command(options: Options, model_id: str, moe: bool = True, online: bool = True,
+                   machine_gpus: int | None = None, worker: bool = False) -> str:
     """The ``vllm serve`` line of one engine copy; what is None stays the engine's default and is not written.
 
     A dense model writes ``dp`` as ``--data-parallel-size``; copies of an MoE model (``moe``) are separate launches,
     since vLLM's data parallelism is attention parallelism there. ``online``: the weights are in 16 bits, of which some
-    formats are made while they load.
+    formats are made while they load. Over several machines of ``machine_gpus`` GPUs that of the first, or of each
+    other one (``worker``).
 
     >>> launch_command(Options(version="0.33.0", tp=8, ep=8, memory_fraction=0.94), "org/model")
     'vllm serve org/model --tensor-parallel-size 8 --enable-expert-parallel --gpu-memory-utilization 0.94'
     """
+    _, options, machines = spread(options, machine_gpus)
     made = ONLINE if online else ()
     named, remark = checkpoint(options, model_id, made)
     words = ["vllm", "serve", named, "--tensor-parallel-size", str(options.attention_tp)]
@@ -90,16 +94,20 @@ def launch_command(options: Options, model_id: str, moe: bool = True, online: bo
         method = options.speculative.partition(":")[0]
         drafts = {"method": method, "num_speculative_tokens": draft_tokens(options.speculative)}
         words += ["--speculative-config", f"'{json.dumps(drafts)}'"]
+    words += vllm_words(options, copies, machines, worker)
     return " ".join([*environment_words(options, environment), *words]) + remark
 
 
 def _graphs(options: Options) -> list[str]:
     if options.cuda_graphs is False:
         return ["--enforce-eager"]
-    if options.max_graph_batch is None:
-        return []
-    recent = at_least(options.version or "9999", "0.12")
-    return ["--max-cudagraph-capture-size" if recent else "--cuda-graph-sizes", str(options.max_graph_batch)]
+    words = []
+    if options.prefill_graphs is False:
+        words += ["--compilation-config", """'{"cudagraph_mode": "FULL_DECODE_ONLY"}'"""]
+    if options.max_graph_batch is not None:
+        recent = at_least(options.version or "9999", "0.12")
+        words += ["--max-cudagraph-capture-size" if recent else "--cuda-graph-sizes", str(options.max_graph_batch)]
+    return words
 
 
 def _environment(options: Options) -> dict[str, str]:
@@ -123,8 +131,11 @@ def parse_command(
     model = str(found.pop("_model", "")) or next((word for word in free if word not in _PROGRAM), "")
     if not model and model_needed:
         raise BadInput("the command names no model", ["vllm serve MODEL ..."])
-    if any([_no_graphs(str(found.pop(name, ""))) for name in ("_compilation", "_level")]):
+    compilation = [str(found.pop(name, "")) for name in ("_compilation", "_level")]
+    if any(map(_no_graphs, compilation)):
         found["cuda_graphs"] = False
+    elif any("FULL_DECODE_ONLY" in text.upper() for text in compilation):
+        found["prefill_graphs"] = False
     ranks, copies = int(str(found.get("tp", 1))), int(str(found.pop("dp", 1)))
     spread = bool(found.pop("ep", False))
     if copies > 1 and (moe or spread):

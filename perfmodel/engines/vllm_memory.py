@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from math import ceil
 
 from perfmodel.engines import activations as act
-from perfmodel.engines.memory import GIB, MIB, KvPool, band, row, smallest, total
+from perfmodel.engines.memory import GIB, MIB, KvPool, band, of_ranks, row, smallest, total
 from perfmodel.engines.options import Facts, Options, RankFacts, RuntimeRow
 from perfmodel.engines.rules import draft_tokens
 from perfmodel.engines.versions import at_least
@@ -155,7 +155,7 @@ def kv_pool(options: Options, facts: Facts, ranks: Sequence[RankFacts]) -> KvPoo
     Source: vLLM 0.33.0 v1/worker/utils.py request_memory, v1/core/kv_cache_utils.py get_kv_cache_configs.
     """
     assert options.memory_fraction and options.page_size and options.context
-    rows = tuple(runtime_rows(options, facts, rank) for rank in ranks)
+    rows = of_ranks(ranks, lambda rank: runtime_rows(options, facts, rank))
     requested = float(ceil(facts.gpu_memory_bytes * options.memory_fraction))
     offers = [requested - rank.weights_bytes - total(own, "budget") for rank, own in zip(ranks, rows, strict=True)]
     layouts = [layout(options, facts, rank) for rank in ranks]

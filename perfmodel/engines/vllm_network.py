@@ -73,7 +73,8 @@ def layer_collectives(options: Options, facts: Facts, phase: str = "decode") -> 
 
 
 def _context_parallel(options: Options, facts: Facts, kind: str) -> list[Collective]:
-    """Gather of the query heads and reduce-scatter of the partial outputs over the dcp group.
+    """Gather of the query heads, gather of their softmax sums, and reduce-scatter of the partial outputs over the dcp
+    group. Source: vLLM v1/attention/ops/common.py cp_lse_ag_out_rs.
 
     For MLA both are taken as wide as the latent with its rotary part (576 for DeepSeek; the output has 512).
     """
@@ -81,9 +82,9 @@ def _context_parallel(options: Options, facts: Facts, kind: str) -> list[Collect
         return []
     width = facts.kv_values_per_token_layer / (1 if facts.attention == "mla" else 2 * facts.kv_heads)
     heads = facts.heads / options.attention_tp * options.dcp
-    queries, partials = heads * width * ACTIVATION_BYTES, heads * (width * ACTIVATION_BYTES + 4.0)
-    return [Collective("all_gather", "dcp", options.dcp, "attention", queries, "local", kind),
-            Collective("reduce_scatter", "dcp", options.dcp, "attention", partials, "local", kind)]
+    wide, sums = heads * width * ACTIVATION_BYTES, options.dcp * heads * 4.0
+    return [Collective(op, "dcp", options.dcp, "attention", size, "local", kind)
+            for op, size in (("all_gather", wide), ("all_gather", sums), ("reduce_scatter", wide))]
 
 
 def step_collectives(options: Options, facts: Facts, phase: str = "decode") -> tuple[Collective, ...]:

@@ -100,7 +100,37 @@ def apply(d: Deployment, given: Any) -> Change:
     make: Callable[[Node, Accelerator, str], Changed] = {
         "gpu": node_changes.another, "pcie": node_changes.pcie, "nvlink": node_changes.nvlink}[kind]
     new = make(d.node, d.accelerator, value)
-    return Change(text, (Variant("", on(d, new)),), new.assumptions)
+    made, note = _fraction_that_fits(d, on(d, new)) if kind == "gpu" else (Variant("", on(d, new)), ())
+    return Change(text, (made,), (*new.assumptions, *note))
+
+
+def _fraction_that_fits(d: Deployment, made: Deployment) -> tuple[Variant, tuple[str, ...]]:
+    """A memory fraction that was asked for on one card may leave no room on another: then the engine's default there,
+    or the nearest fraction that fits."""
+    asked, report = d.requested.memory_fraction, memory(made, hints=False)
+    if report.fits:
+        return Variant("", made), ()
+    if asked is None:
+        return Variant("", made), _would_fit(made)
+    near = sorted((k / 100 for k in range(50, 99)), key=lambda fraction: abs(fraction - asked))
+    for fraction in (None, *near):
+        other = changed(made, {"memory_fraction": fraction})
+        if memory(other, hints=False).fits:
+            taken = other.options.memory_fraction
+            whose = " (the engine's default there)" if fraction is None else ""
+            return Variant(f"memory_fraction={taken:.4g}", other), (
+                f"memory_fraction={asked:g} of the launch does not fit there: {report.pool.reason}; {taken:.4g}{whose} "
+                "does, and is taken",)
+    return Variant("", made), (f"no memory_fraction from 0.5 to 0.98 fits there: {report.pool.reason}",)
+
+
+def _would_fit(made: Deployment) -> tuple[str, ...]:
+    """The nearest memory fraction that fits where the engine's default does not."""
+    default = made.options.memory_fraction or 0.9
+    for fraction in sorted((k / 100 for k in range(50, 99)), key=lambda value: abs(value - default)):
+        if memory(changed(made, {"memory_fraction": fraction}), hints=False).fits:
+            return (f"the engine's default memory fraction there, {default:.4g}, does not fit; {fraction:g} does",)
+    return ()
 
 
 def on(d: Deployment, new: Changed, keywords: dict[str, Any] | None = None) -> Deployment:

@@ -104,9 +104,27 @@ def doctor(
     if launch.gpus is not None and launch.gpus < d.options.world:
         launch = replace(launch, warnings=(*launch.warnings, f"GPUs: the launch needs {d.options.world}, its settings "
                                            f"leave it {launch.gpus}: it does not start"))
+    found = (*_refusals(launch, ask, d, found), *found)
     seen = differences(d, report, log=log, metrics=metrics, benchmark=benchmark, arrival=arrival)
     return Doctor(replace(launch, notes=(*launch.notes, *notes)), where, d, report, curve, loads, found, refused, seen,
                   (*assumed, *curve.assumptions))
+
+
+def _refusals(launch: Launch, ask: Asker, d: Deployment, found: tuple[Finding, ...]) -> list[Finding]:
+    """Flags at which the engine's parser stops: nothing runs with them, all of the answer without."""
+    first = found[0] if found and found[0].kind == "start" else None
+    rates = first.tok_s if first is not None else ask.tok_s(d)
+    tokens = first.kv_tokens if first is not None else ask.report(d).kv_tokens_total
+    engine = f"{d.options.engine} {d.options.version}"
+    made = []
+    for item in launch.refused:
+        change = f"write {item.meant} in place of {item.flag}" if item.meant else f"remove {item.flag}"
+        made.append(Finding(
+            f"the server will not start: {item.flag}", f"{item.why}; the parser of {engine} stops with an error",
+            "start", change, {}, f"flags that {engine} knows", (0.0,) * len(rates), rates,
+            ask.loads[int(np.argmax(rates))], 0, tokens, d.command(),
+            ("all else here is asked as it was meant",) if item.meant and item.unknown else ()))  # fmt: skip
+    return made
 
 
 def _loads(concurrency: Any) -> tuple[float, ...]:

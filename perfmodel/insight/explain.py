@@ -9,6 +9,7 @@ import numpy as np
 
 from perfmodel.deployment import Deployment
 from perfmodel.errors import BadInput, is_number, one_of, shown
+from perfmodel.insight.calls import largest_call
 from perfmodel.insight.figures import (
     BUILDERS,
     Part,
@@ -37,8 +38,9 @@ from perfmodel.serving.lengths import parse_lengths
 from perfmodel.step import step
 from perfmodel.step.memory import running_limit
 
-FIGURES = ("step", "tok_s", "ttft", "tpot", "memory", "kv_tokens", "weights")
-UNITS = {"step": "s", "tok_s": "tok/s", "ttft": "s", "tpot": "s", "memory": "B", "kv_tokens": "tokens", "weights": "B"}
+FIGURES = ("step", "tok_s", "ttft", "tpot", "memory", "kv_tokens", "weights", "collective")
+UNITS = {"step": "s", "tok_s": "tok/s", "ttft": "s", "tpot": "s", "memory": "B", "kv_tokens": "tokens", "weights": "B",
+         "collective": "s"}
 STILL = ("memory", "kv_tokens", "weights")      # figures that time does not enter
 ENDLESS = 1e6       # sequences that stand for an infinite batch
 
@@ -94,7 +96,7 @@ def explain(
     high: float | None = None,
 ) -> Explained:
     """Take one figure of a deployment apart: ``step`` seconds, ``tok_s``, ``ttft``, ``tpot``, ``memory`` of the rank
-    that binds, ``kv_tokens`` or ``weights``.
+    that binds, ``kv_tokens``, ``weights``, or the ``collective`` on which a decode step spends most.
 
     ``against`` is another deployment; the break-even of their tok/s is then sought ``over`` concurrency, context
     (cached tokens of a step), bandwidth (of memory) or links (both as a multiple of today's), from ``low`` to ``high``.
@@ -112,10 +114,13 @@ def explain(
         bounds |= _more_limits(figure, deployment, ask)
     crossing = None if against is None else _break_even(deployment, against, ask, over, low, high)
     return Explained(figure, deployment, ask.to_dict(), *built, elasticities(deployment, of),
-                     _derived(figure, deployment, ask), bounds, crossing, against, _notes(figure))
+                     _derived(figure, deployment, ask), bounds, crossing, against, _notes(figure, deployment, ask))
 
 
-def _notes(figure: str) -> tuple[str, ...]:
+def _notes(figure: str, d: Deployment, ask: Question) -> tuple[str, ...]:
+    if figure == "collective":
+        return (largest_call(d, batch_of(d, ask), ask.context, ask.arrival).words,
+                "by the functions that price the step; number of steps, ranks and protocol are numbers")
     notes = {
         "step": "formulas are SymPy expressions from the functions that price the step, on the active branch of every "
                 "maximum; batch, padding and routing are numbers",
@@ -136,6 +141,9 @@ def _derived(figure: str, d: Deployment, ask: Question) -> dict[str, float]:
 
     What a prefill costs the others is taken to answer as a prefill does, which holds where it stops them.
     """
+    if figure == "collective":
+        found = largest_call(d, batch_of(d, ask), ask.context, ask.arrival).formula.elasticities()
+        return dict(sorted(found.items(), key=lambda item: -abs(item[1])))
     if figure not in ("step", "tok_s", "ttft"):
         return {}
     if figure == "step":

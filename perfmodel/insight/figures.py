@@ -10,12 +10,17 @@ import numpy as np
 
 from perfmodel.costs.serving import closed_loop_tpot_s, request_s
 from perfmodel.deployment import Deployment
+from perfmodel.insight.calls import HOP, Call, largest_call
 from perfmodel.insight.symbolic import prefill_formula, step_formula
-from perfmodel.serving.closed_loop import closed_loop, steps_before_s
+from perfmodel.placement import links_of
+from perfmodel.serving.closed_loop import closed_loop
 from perfmodel.serving.curve import ServingCurve
 from perfmodel.serving.frontend import FRONT
 from perfmodel.serving.lengths import Lengths
+from perfmodel.serving.loop_times import steps_before_s
 from perfmodel.step import MemoryReport, memory, prefill, step
+from perfmodel.step.collective import unstated_sd
+from perfmodel.step.factors import Z80, factors_of
 
 
 @dataclass(frozen=True)
@@ -59,6 +64,8 @@ def figure_of(figure: str, ask: Question) -> Callable[[Deployment], float]:
         return lambda d: _used(memory(d, hints=False))
     if figure == "weights":
         return lambda d: float(np.sum(memory(d, hints=False).placement.weights_bytes)) * d.options.tp * d.options.dp
+    if figure == "collective":
+        return lambda d: largest_call(d, batch_of(d, ask), ask.context, ask.arrival).formula.seconds
     if figure == "step":
         return lambda d: float(step(d, batch=batch_of(d, ask), context=ask.context, arrival=ask.arrival).seconds)
     index = {"tok_s": "output_tok_s", "ttft": "ttft_s", "tpot": "tpot_s"}[figure]
@@ -91,6 +98,27 @@ def _step(d: Deployment, ask: Question) -> Built:
     return (whole, float(cost.seconds_low), float(cost.seconds_high), text, tuple(parts), dict(sorted(values.items())))
 
 
+def _collective(d: Deployment, ask: Question) -> Built:
+    """The collective that takes most of a step: start, steps between ranks, bytes over bandwidth."""
+    call = largest_call(d, batch_of(d, ask), ask.context, ask.arrival)
+    whole = call.formula.seconds
+    parts = tuple(Part(t.name, _text(t.expression), t.seconds, t.seconds / whole) for t in call.formula.terms)
+    values = {str(symbol): value for symbol, value in call.formula.values.items()}
+    low, high = _band(d, call, whole)
+    return whole, low, high, _text(call.formula.expression), parts, dict(sorted(values.items()))
+
+
+def _band(d: Deployment, call: Call, whole: float) -> tuple[float, float]:
+    """The factors of collectives within their spread, and what the description of the node leaves open."""
+    known = factors_of(d)
+    open_sd = 0.0 if call.op == HOP else float(unstated_sd(call.op, call.message_bytes, call.ranks, links_of(d)))
+    spread = dict(zip(known.names, known.sd, strict=True))
+    slopes = call.formula.elasticities()
+    half = Z80 * float(np.sqrt(sum((slopes[name] * spread.get(name, 0.0)) ** 2 for name in slopes)
+                               + known.residual_sd**2 + open_sd**2))
+    return whole * float(np.exp(-half)), whole * float(np.exp(half))
+
+
 def _text(expression: Any) -> str:
     """SymPy's text, numbers to six digits.
 
@@ -113,7 +141,8 @@ def rate_formula(d: Deployment, running: float, made: float) -> tuple[Any, dict[
     t = {name: sympy.Symbol(name, positive=True) for name in names}
     here = running / d.options.dp
     tpot = closed_loop_tpot_s(t["t_step"], t["t_stall"], here, made, t["prefill_interference"])
-    return running * made / request_s(t["t_front"] + t["t_prefill"] + steps_before_s(d, here, tpot), tpot, made), t
+    first = t["t_front"] + t["t_prefill"] + steps_before_s(d, here, tpot, made)
+    return running * made / request_s(first, tpot, made), t
 
 
 def steady_of(d: Deployment, ask: Question) -> ServingCurve:
@@ -145,7 +174,7 @@ def _tok_s(d: Deployment, ask: Question) -> Built:
     values = loop_seconds(d, ask, lasting)
     value, low, high = (float(band[0]) for band in curve.output_tok_s)
     one, tpot, life = values["t_step"], float(lasting.tpot_s[0][0]), running * made / value
-    before = float(steps_before_s(d, running / d.options.dp, tpot))
+    before = float(steps_before_s(d, running / d.options.dp, tpot, made))
     shares = {"first token: prefill": values["t_prefill"], "first token: steps of others": before,
               "first token: front end": values["t_front"],
               "decode steps": (made - 1) * one, "prefills of others": (made - 1) * (tpot - one)}
@@ -161,7 +190,7 @@ def _ttft(d: Deployment, ask: Question) -> Built:
     lasting = steady_of(d, ask)
     seconds = loop_seconds(d, ask, lasting)
     whole, running = seconds["t_prefill"], float(curve.running[0])
-    before = float(steps_before_s(d, running / d.options.dp, float(lasting.tpot_s[0][0])))
+    before = float(steps_before_s(d, running / d.options.dp, float(lasting.tpot_s[0][0]), ask.outputs.mean))
     front = FRONT.alone_s(ask.inputs.mean)
     steady = float(lasting.ttft_s[0][0])
     queue, start = steady - front - whole - before, value - steady
@@ -257,5 +286,5 @@ def _symbol(name: str, letter: str = "W") -> str:
 
 BUILDERS: dict[str, Callable[[Deployment, Question], Built]] = {
     "step": _step, "tok_s": _tok_s, "ttft": _ttft, "tpot": _tpot, "memory": _memory, "kv_tokens": _kv_tokens,
-    "weights": _weights,
+    "weights": _weights, "collective": _collective,
 }

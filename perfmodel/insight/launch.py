@@ -9,13 +9,14 @@ import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from difflib import get_close_matches
+from typing import Any, NamedTuple
 
 from perfmodel import engines
 from perfmodel.engines import flags, sglang_flags, tensorrt_llm_flags, vllm_flags
-from perfmodel.engines.flag_versions import flag_warnings
+from perfmodel.engines.flag_versions import flag_warnings, refusal
 from perfmodel.errors import BadInput, shown
-from perfmodel.insight.shell_words import expanded, gpus_seen, logical_line, settings_in, slips, start_of
+from perfmodel.insight.shell_words import MODULES, expanded, gpus_seen, logical_line, settings_in, slips, start_of
 from perfmodel.placement.nccl import ENVIRONMENT
 
 TABLES = {"vllm": vllm_flags.READ, "sglang": sglang_flags.FLAGS, "tensorrt-llm": tensorrt_llm_flags.FLAGS}
@@ -54,10 +55,24 @@ class NotACommand(BadInput):
     """The text starts no server that we know."""
 
 
+class Refused(NamedTuple):
+    """A flag at which the engine's parser stops: why, and the flag that was meant (empty: none is near)."""
+
+    flag: str
+    why: str
+    meant: str
+
+    @property
+    def unknown(self) -> bool:
+        """Whether no version has it."""
+        return self.why.startswith("unknown")
+
+
 @dataclass(frozen=True)
 class Launch:
     """What a launch line says. ``unknown``: flags and words that were not understood; ``warnings``: what the version
-    refuses; ``notes``: what is understood, but not followed by the answer."""
+    refuses; ``notes``: what is understood, but not followed by the answer. ``refused``: flags that keep the server from
+    starting; ``words`` and ``keywords`` have what was meant in their place."""
 
     engine: str
     version: str
@@ -69,6 +84,19 @@ class Launch:
     warnings: tuple[str, ...]
     notes: tuple[str, ...]
     gpus: int | None = None     # that the settings around it leave to it
+    refused: tuple[Refused, ...] = ()
+
+    @property
+    def others(self) -> tuple[str, ...]:
+        """What was not understood and does not keep the server from starting."""
+        stops = [item.flag for item in self.refused]
+        return tuple(word for word in self.unknown if word not in stops)
+
+    @property
+    def other_warnings(self) -> tuple[str, ...]:
+        """Warnings about other flags than those."""
+        stops = tuple(f"{item.flag.replace('_', '-')}:" for item in self.refused)
+        return tuple(line for line in self.warnings if not line.startswith(stops)) if stops else self.warnings
 
     @property
     def line(self) -> str:
@@ -92,7 +120,7 @@ def read_launch(text: str, engine: str | None = None, moe: bool = True, environm
     found = start_of(words, image)
     if found is None:
         raise NotACommand("not a command that starts a server: " + _short(text),
-                          ["vllm serve ..., python -m sglang.launch_server ..., or trtllm-serve ..."])
+                          [*_meant(words), "vllm serve ..., python -m sglang.launch_server ..., or trtllm-serve ..."])
     program, before, rest = found
     settings = {**known, **settings_in(before)}
     name, _, version = (engine or "").partition("==")
@@ -112,8 +140,16 @@ def _parsed(program: str, version: str, moe: bool, environment: dict[str, str], 
             notes: list[str]) -> Launch:
     module, rules, _ = engines.get(f"{program}=={version}" if version else program)
     call = [*(f"{k}={v}" for k, v in environment.items() if re.fullmatch(r"[A-Z_][A-Z0-9_]*", k)), *_PROGRAM[program]]
-    text = shlex.join([*call, *rest]) + (f"  {remark}" if remark else "")
-    model, keywords, unknown = module.parse_command(text, moe=moe, model_needed=False)
+    tail = f"  {remark}" if remark else ""
+    refused = _refused(program, rules, rest)
+    mended = _mended(rest, refused)
+    unknown = module.parse_command(shlex.join([*call, *rest]) + tail, moe=moe, model_needed=False)[2]
+    warnings = flag_warnings(program, rules, rest)
+    try:
+        model, keywords, _ = module.parse_command(shlex.join([*call, *mended]) + tail, moe=moe, model_needed=False)
+        rest = mended
+    except BadInput:                # what stands behind the slip is no value of the flag that is near
+        model, keywords, _ = module.parse_command(shlex.join([*call, *rest]) + tail, moe=moe, model_needed=False)
     plain = [vllm_flags._undotted(word) for word in rest] if program == "vllm" else rest
     free = flags.read(plain, TABLES[program], program)[1]
     stray = [word for word in free if word != model and not ("# weights: " in remark and word == free[0])]
@@ -127,7 +163,44 @@ def _parsed(program: str, version: str, moe: bool, environment: dict[str, str], 
     if nccl:
         keywords["nccl"] = nccl
     return Launch(program, version, model, keywords, environment, (*_PROGRAM[program], *rest), (*unknown, *stray),
-                  flag_warnings(program, rules, rest), (*notes, *said))
+                  warnings, (*notes, *said), refused=refused)
+
+
+def _refused(program: str, version: str, words: Sequence[str]) -> tuple[Refused, ...]:
+    """Flags at which the parser of this version stops."""
+    names = dict.fromkeys(word.partition("=")[0] for word in words if re.match(r"--[A-Za-z]", word))
+    found = {name: refusal(program, version, name) for name in names}
+    return tuple(Refused(name, *why) for name, why in found.items() if why is not None)
+
+
+def _mended(words: Sequence[str], refused: Sequence[Refused]) -> list[str]:
+    """The words with what was meant by unknown flags; one that is near none is left out, with its value. A flag of
+    another version stays: its value may need another form."""
+    meant = {item.flag: item.meant for item in refused if item.unknown}
+    kept: list[str] = []
+    index = 0
+    while index < len(words):
+        word, index = words[index], index + 1
+        name, equals, value = word.partition("=")
+        if name not in meant:
+            kept.append(word)
+        elif meant[name]:
+            kept.append(meant[name] + equals + value)
+        elif not equals and index < len(words) and not words[index].startswith("-"):
+            index += 1
+    return kept
+
+
+def _meant(words: Sequence[str]) -> list[str]:
+    """What starts a server and is nearly what stands there."""
+    known = {"vllm": "vllm serve", "sglang": "sglang serve", "trtllm-serve": "trtllm-serve",
+             **{module: f"python -m {module}" for module in MODULES}}
+    for word, after in zip(words, (*words[1:], ""), strict=False):
+        near = get_close_matches(word.rsplit("/", 1)[-1][:80], list(known), n=1, cutoff=0.75)
+        exact = near and near[0] == word.rsplit("/", 1)[-1]
+        if near and (not exact or get_close_matches(after[:80], ["serve"], n=1, cutoff=0.6)):
+            return [f"did you mean {known[near[0]]}?"]
+    return []
 
 
 def _names(words: Sequence[str]) -> list[str]:

@@ -150,7 +150,7 @@ def _devices(body: dict[str, Any]) -> int | None:
     for device in found if isinstance(found, list) else ():
         if isinstance(device, dict) and isinstance(ids := device.get("device_ids"), list):
             return len(ids)
-        if isinstance(device, dict) and isinstance(count := device.get("count"), int):
+        if isinstance(device, dict) and type(count := device.get("count")) is int and count > 0:
             return count
     return None
 

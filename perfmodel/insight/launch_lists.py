@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import csv
-import json
 import os
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from perfmodel.catalog.once import csv_rows, loads, why
 from perfmodel.catalog.yaml import read_text
 from perfmodel.errors import BadInput, PerfModelError, one_line
 from perfmodel.insight.launch import NotACommand, read_launch
@@ -85,13 +85,13 @@ def _texts(text: str, name: str) -> Iterator[str]:
     if lines and lines[0].lstrip().startswith("{"):
         for number, line in enumerate(lines, start=1):
             try:
-                row = json.loads(line)
-            except (ValueError, RecursionError):
-                raise BadInput(f"{name}: line {number} is not JSON") from None
+                row = loads(line)
+            except (ValueError, RecursionError) as error:
+                raise BadInput(f"{name}: line {number}: {why(error)}") from None
             yield from _given(row)
     elif lines and set(lines[0].split(",")) & set(KEYS):
         try:
-            for row in csv.DictReader(text.splitlines(keepends=True)):
+            for row in csv_rows(text.splitlines(keepends=True), name):
                 yield from _given(row)
         except csv.Error as problem:
             raise BadInput(f"{name}: not a CSV, {problem}") from None

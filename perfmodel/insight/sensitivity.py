@@ -15,7 +15,8 @@ import numpy as np
 from perfmodel.deployment import Deployment
 from perfmodel.errors import BadInput, UnknownName, shown
 from perfmodel.insight.variants import with_factors
-from perfmodel.step import step
+from perfmodel.step import memory, step
+from perfmodel.step.difference import LEARNT
 from perfmodel.step.factors import NAMES
 
 MOVE, LARGE, NONE_AT_ALL = 1.01, 1e9, 1e-12
@@ -26,17 +27,21 @@ Figure = Callable[[Deployment], float]
 
 @dataclass(frozen=True)
 class Elasticity:
-    """d ln y / d ln x of one parameter, and what +10 % of it does to the figure, asked and not extrapolated."""
+    """d ln y / d ln x of one parameter, and what +10 % of it does to the figure, asked and not extrapolated.
+
+    ``moved`` is less than 0.1 where so much more is not possible: a memory fraction stops at the largest that fits.
+    """
 
     name: str
     kind: str               # hardware, engine
     elasticity: float
     plus_ten_percent: float
+    moved: float = 0.1
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data."""
         return {"name": self.name, "kind": self.kind, "elasticity": self.elasticity,
-                "plus_10_percent": 100 * self.plus_ten_percent}
+                "plus_10_percent": 100 * self.plus_ten_percent, "moved_percent": 100 * self.moved}
 
 
 def scaled_accelerator(d: Deployment, name: str, times: float) -> Deployment:
@@ -60,8 +65,21 @@ def _scaled_memory(d: Deployment, times: float) -> Deployment:
 
 
 def _scaled_fraction(d: Deployment, times: float) -> Deployment:
-    fraction = (d.options.memory_fraction or 0.9) * times
-    return replace(d, options=replace(d.options, memory_fraction=min(fraction, 1.0)))
+    return replace(d, options=replace(d.options, memory_fraction=(d.options.memory_fraction or 0.9) * times))
+
+
+def _most(d: Deployment, name: str) -> float:
+    """By how much a parameter can grow, up to +10 %: a memory fraction to the largest below 1 that fits."""
+    if name != "memory_fraction":
+        return 1.1
+    low, high = 1.0, min(1.1, 1 / (d.options.memory_fraction or 0.9))
+    if not memory(d, hints=False).fits or memory(_scaled_fraction(d, high), hints=False).fits:
+        return high
+    for _ in range(10):
+        middle = (low + high) / 2
+        fits = memory(_scaled_fraction(d, middle), hints=False).fits
+        low, high = (middle, high) if fits else (low, middle)
+    return low
 
 
 def scaled_factor(d: Deployment, name: str, times: float) -> Deployment:
@@ -89,12 +107,13 @@ def elasticities(d: Deployment, figure: Figure) -> tuple[Elasticity, ...]:
     if not base > 0:
         return ()
     for name, kind, scaled in parameters(d):
-        up, down = figure(scaled(MOVE)), figure(scaled(1 / MOVE))
+        most = _most(d, name)
+        up, down = figure(scaled(min(MOVE, most))), figure(scaled(1 / MOVE))
         if up <= 0 or down <= 0 or up == down:
             continue
-        slope = math.log(up / down) / (2 * math.log(MOVE))
+        slope = math.log(up / down) / (math.log(MOVE) + math.log(min(MOVE, most)))
         if abs(slope) > _NEGLIGIBLE:
-            found.append(Elasticity(name, kind, slope, figure(scaled(1.1)) / base - 1))
+            found.append(Elasticity(name, kind, slope, figure(scaled(most)) / base - 1, most - 1))
     return tuple(sorted(found, key=lambda e: -abs(e.elasticity)))
 
 
@@ -115,6 +134,7 @@ def overlapped_s(d: Deployment, batch: float, context: float, arrival: str | Non
     """
     cost = step(with_factors(d, {"roofline_overlap": 1.0}), batch=batch, context=context, arrival=arrival)
     sums = {"compute": 0.0, "memory": 0.0, "communication": 0.0, "host": 0.0, "pipeline": 0.0}
+    learnt = sum(float(row.seconds) for row in cost.rows if row.bound == LEARNT)    # belongs to none of them
     device = exposed = 0.0
     for row in cost.rows:
         if row.bound in sums:
@@ -122,11 +142,11 @@ def overlapped_s(d: Deployment, batch: float, context: float, arrival: str | Non
         else:
             sums["compute"] += float(row.compute_s)
             sums["memory"] += float(row.memory_s)
-        device += float(row.seconds) if row.bound not in ("host", "pipeline") else 0.0
+        device += float(row.seconds) if row.bound not in ("host", "pipeline", LEARNT) else 0.0
         exposed += float(row.seconds) if row.name == "host launch not hidden" else 0.0
     if exposed > 0:             # the host takes as long as the device and what it hides, together
         sums["host"] += device
-    return max(sums.values())
+    return max(sums.values()) + learnt
 
 
 def limits(d: Deployment, figure: Figure) -> dict[str, float]:
@@ -180,6 +200,8 @@ def break_even(rates: Rates, axis: str, low: float, high: float, names: tuple[st
         raise UnknownName("axis of a break-even", axis, AXES)
     if not 0 < low < high <= 1e9:
         raise BadInput(f"a range needs 0 < low < high, not {shown(low)} to {shown(high)}")
+    if axis in ("bandwidth", "links") and not 1e-3 <= low < high <= 1e3:
+        raise BadInput(f"a range of {axis} is one of factors from 0.001 to 1,000, not {shown(low)} to {shown(high)}")
     if axis == "concurrency":
         if high - low > 20_000:
             raise BadInput("a range of concurrencies may have 20,000 values at most")
@@ -194,7 +216,9 @@ def break_even(rates: Rates, axis: str, low: float, high: float, names: tuple[st
     changes = np.nonzero(sign[1:] != sign[:-1])[0]
     proven = axis == "concurrency"
     crossings = [float(grid[i + 1]) for i in changes]
-    if not proven:
+    if not proven and np.all(np.abs(ratio - 1) < 1e-9):
+        proof = f"the two are equal on all {len(grid)} points, so that neither passes the other"
+    elif not proven:
         crossings = [_refined(rates, float(grid[i]), float(grid[i + 1]), float(sign[i])) for i in changes]
         proven, proof = _settled(rates, grid, first, second, changes, rising=axis != "context")
     winner = [names[0] if s > 0 else names[1] for s in (sign[0], sign[-1])]

@@ -15,22 +15,28 @@ from perfmodel.deployment import Deployment, deploy
 from perfmodel.insight.observed import Observation, Series, by_row, decode_seconds, read
 from perfmodel.insight.parallel import on_own_host
 from perfmodel.placement import place
-from perfmodel.serving.closed_loop import Loop, loop_of, loop_times
 from perfmodel.serving.lengths import Lengths
+from perfmodel.serving.loop import ROUNDS, Loop, loop_of
+from perfmodel.serving.loop_times import loop_times
 from perfmodel.step.factors import NAMES, idle_factors
 from perfmodel.step.memory import kv_pool
 from perfmodel.step.slots import usual_arrival
 
 STEPS = "h200-vllm-steps-2026-11"
 SERVED, EXCLUDED = "e2e-tpot", "e2e-excluded"
-KEYS = ("author", "model", "quantization", "kv_dtype", "gpu", "n_gpus", "tp", "ep", "pp", "dp", "dp_attention",
-        "cuda_graphs", "lengths", "prompts_at_once")
+_COUNTS = ("max_sequences", "context", "prefill_chunk", "max_graph_batch", "receive_interval", "batch_wait_steps")
+_SHARES = ("memory_fraction", "batch_wait_ratio")
+LAUNCH = ("model", "quantization", "kv_dtype", "gpu", "n_gpus", "tp", "ep", "pp", "dp", "dp_attention", "cuda_graphs",
+          "prefill_graphs", *_SHARES, *_COUNTS)
+KEYS = ("author", *LAUNCH, "lengths", "prompts_at_once")
 SPREADS = {"fixed": 0.0, "uniform-0.8-1": 0.2 / 12**0.5 / 0.9, "uniform-0-2": 1 / 3**0.5}
 TOGETHER = 0.5          # of prompts that come together, a request waits in decode for those behind it: half
 PREFILL_BOUND = 1024.0  # prompt tokens a decode step above which a row is scored apart and not fitted
 PREFILL_RATIO = 10.0    # prompt over answer, the same
-# vLLM 0.14.0, the first that schedules ahead of the device: released 2026-01-17 (deepjavalibrary/djl issue 3833)
-AHEAD_SINCE, BEFORE = "2026-01-17", "0.13.0"
+# Versions of images that do not state one: vLLM 0.14.0, the first that schedules ahead of the device, was released on
+# 2026-01-17 (deepjavalibrary/djl issue 3833); SGLang 0.5.10, the first with prefill graphs, between two rows of
+# 2026-03-25 (0.5.9) and 2026-04-17 (0.5.10.post1), the day assumed.
+UNSTATED = {"vllm": ("2026-01-17", "0.13.0"), "sglang": ("2026-04-01", "0.5.9")}
 VERSION = re.compile(r"v?(\d+\.\d+[.\w]*)$")
 MOST_MEMORY = 0.96      # share of memory that a source has set which does not state it
 MOST_CAPTURED = 1024    # a benchmark that states graphs captured the batches that it ran
@@ -41,28 +47,31 @@ def deployment_of(row: dict[str, str]) -> Deployment:
 
     What was served did start: where the default leaves no memory for the cache, the source set more.
     """
-    counts: dict[str, Any] = {key: int(row[key]) for key in ("tp", "ep", "pp", "dp", "dp_attention")}
-    most = None
+    given: dict[str, Any] = {key: int(row[key]) for key in ("tp", "ep", "pp", "dp", "dp_attention")}
     if row["engine"] == "tensorrt-llm" or row["cuda_graphs"] == "on":
-        most = MOST_CAPTURED
-    more: dict[str, Any] = {}
-    while True:
-        found = deploy(
-            row["model"], node=node_of(row), engine=engine_of(row), quantization=row["quantization"] or None,
-            kv_dtype=row["kv_dtype"] or _kv(row), max_graph_batch=most,
-            cuda_graphs=False if row["cuda_graphs"] == "off" else None, **counts, **more)
-        if more or kv_pool(place(found)).tokens > 0:
-            return found
-        more = {"memory_fraction": MOST_MEMORY}
+        given["max_graph_batch"] = MOST_CAPTURED
+    given |= {key: int(row[key]) for key in _COUNTS if row[key]}
+    given |= {key: _SWITCH[row[key]] for key in ("cuda_graphs", "prefill_graphs") if row[key] in _SWITCH}
+    given |= {key: float(row[key]) for key in _SHARES if row[key]}
+    given |= {"quantization": row["quantization"] or None, "kv_dtype": row["kv_dtype"] or _kv(row)}
+    found = deploy(row["model"], node=node_of(row), engine=engine_of(row), **given)
+    if kv_pool(place(found)).tokens > 0:
+        return found
+    given["memory_fraction"] = MOST_MEMORY
+    return deploy(row["model"], node=node_of(row), engine=engine_of(row), **given)
+
+
+_SWITCH = {"on": True, "off": False}
 
 
 def engine_of(row: dict[str, str]) -> str:
-    """Engine and version of a row; vLLM of an unstated version by its date, since its host time differs by version."""
+    """Engine and version of a row; an unstated version by its date."""
     stated = VERSION.match(row["engine_version"])
     if stated and row["engine"] != "tensorrt-llm":
         return f"{row['engine']}=={stated[1]}"
-    if row["engine"] == "vllm" and "" < row["date"] < AHEAD_SINCE:
-        return f"vllm=={BEFORE}"
+    since, before = UNSTATED.get(row["engine"], ("", ""))
+    if "" < row["date"] < since:
+        return f"{row['engine']}=={before}"
     return row["engine"]
 
 
@@ -129,10 +138,11 @@ def _share(loop: Loop, deployment: Deployment) -> Any:
     return 1.0 - (1.0 - met * loop.output / answer) * at_once
 
 
-def _loop(deployment: Deployment, row: dict[str, str]) -> Loop:
+def _loop(deployment: Deployment, row: dict[str, str], rounds: float = ROUNDS) -> Loop:
     spread, flight = SPREADS[row["lengths"]], np.array([float(row["concurrency"])])
     inputs, outputs = (Lengths(float(row[key]), spread, row["lengths"]) for key in ("isl", "osl"))
-    return loop_of(deployment, flight, inputs, outputs, usual_arrival(deployment.options, lasting=True))
+    return loop_of(deployment, flight, inputs, outputs, usual_arrival(deployment.options, lasting=True),
+                   rounds=rounds)
 
 
 def join(loops: list[Loop]) -> Loop:

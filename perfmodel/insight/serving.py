@@ -10,11 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from perfmodel.catalog import load_model
-from perfmodel.deployment import Deployment, deploy
+from perfmodel.deployment import Deployment
+from perfmodel.insight.first_token import COLD, steady_ttft
 from perfmodel.insight.observed import read
+from perfmodel.insight.served import LAUNCH, deployment_of
 from perfmodel.serving.frontend import FRONT, Front
-from perfmodel.serving.lengths import Lengths, falling, lognormal, sample, uniform
+from perfmodel.serving.lengths import Lengths, empirical, lognormal, sample, uniform
 from perfmodel.serving.predict import predict
 from perfmodel.serving.simulate import Simulation, simulate
 
@@ -22,10 +23,10 @@ ROWS = "e2e-serving"
 METRICS = {"ttft_ms": "ms", "tpot_ms": "ms", "output_tok_s": "tok/s"}
 # Prompts of a closed loop whose source does not say how many: ten rounds. Kind: assumed.
 ROUNDS = 10
-MOST_CAPTURED = 1024    # a benchmark that states graphs captured the batches that it ran
-# ShareGPT prompts as vLLM's benchmark samples them: deviation of the logarithm. Kind: assumed. Answers: the longest of
-# 200 is three times the mean, by the makespans of the iog rows at 16 and 32 requests a second. Kind: derived.
-SHAREGPT_SIGMA = 1.1
+# ShareGPT as vLLM's benchmark samples it. Prompts: deviation of the logarithm; kind: assumed. Answers fall off
+# exponentially, none above five times the mean; kind: assumed, between the makespans of the iog rows (200 prompts, the
+# longest about three times the mean) and of the gpustack rows (1,000 prompts, five to eight).
+SHAREGPT_SIGMA, SHAREGPT_LONGEST = 1.1, 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +61,7 @@ def replay(row: dict[str, str]) -> list[Replayed]:
         Replayed(row["id"], row["author"], row["gpu"], row["engine"], row["load"], name, row["use"], float(row[name]),
                  figures[name])
         for name in METRICS
-        if row[name] and (name != "ttft_ms" or row["statistic"])
+        if row[name] and (name != "ttft_ms" or row["statistic"] and steady_ttft(row))
     ]
 
 
@@ -78,7 +79,7 @@ def replay_all(
 
 def simulated(row: dict[str, str], front: Front = FRONT) -> Simulation:
     """The run of a row: all prompts at once, so many in flight, or at a rate."""
-    deployment = deployment_of(tuple((key, row[key]) for key in _DEPLOYED))
+    deployment = _deployed(tuple((key, row[key]) for key in (*LAUNCH, "engine", "engine_version", "date")))
     flight = float(row["concurrency"] or 0)
     count = int(row["prompts"] or max(ROUNDS * flight, 2 * ROUNDS))
     spread = sum(map(ord, row["id"]))
@@ -107,39 +108,29 @@ def _ramp(deployment: Deployment, inputs: np.ndarray, outputs: np.ndarray, fligh
     return times
 
 
-_DEPLOYED = ("model", "quantization", "kv_dtype", "gpu", "n_gpus", "tp", "ep", "pp", "dp", "dp_attention", "engine",
-             "engine_version", "cuda_graphs", "max_sequences", "context", "prefill_chunk")
-
-
 @lru_cache(maxsize=512)
-def deployment_of(pairs: tuple[tuple[str, str], ...]) -> Deployment:
-    """The deployment of a row; what its source leaves open is the default of the engine's stated version."""
-    row = dict(pairs)
-    given: dict[str, Any] = {key: int(row[key]) for key in ("tp", "ep", "pp", "dp", "dp_attention")}
-    given |= {key: int(row[key]) for key in ("max_sequences", "context", "prefill_chunk") if row[key]}
-    if row["engine"] == "tensorrt-llm" or row["cuda_graphs"] == "on":
-        given["max_graph_batch"] = MOST_CAPTURED
-    return deploy(
-        row["model"], node=f"{max(8, int(row['n_gpus']))}x-{row['gpu']}", engine=_engine(row),
-        quantization=row["quantization"] or None, kv_dtype=row["kv_dtype"] or load_model(row["model"]).kv_cache,
-        cuda_graphs=False if row["cuda_graphs"] == "off" else None, **given)
-
-
-def _engine(row: dict[str, str]) -> str:
-    """Engine and version, where the source gives one that is a number; TensorRT-LLM has one set of rules."""
-    version = row["engine_version"].removeprefix("v").split()[0] if row["engine_version"] else ""
-    numbered = version[:1].isdigit() and "." in version and row["engine"] != "tensorrt-llm"
-    return f"{row['engine']}=={version}" if numbered else row["engine"]
+def _deployed(pairs: tuple[tuple[str, str], ...]) -> Deployment:
+    return deployment_of(dict(pairs))
 
 
 def _lengths(kind: str, mean: float, answer: int) -> Lengths:
     if kind == "sharegpt":
-        return falling(mean) if answer else lognormal(mean, SHAREGPT_SIGMA)
+        return _answers(mean) if answer else lognormal(mean, SHAREGPT_SIGMA)
     if kind.startswith("uniform"):
         low, high = (float(x) for x in kind.split("-")[1:])
         scale = 2 * mean / (low + high)
         return uniform(max(1.0, low * scale), high * scale)
     return Lengths(mean, 0.0, f"{mean:g}")
+
+
+@lru_cache(maxsize=256)
+def _answers(mean: float) -> Lengths:
+    """Conversations: an exponential cut off at `SHAREGPT_LONGEST` means."""
+    chance, scale = (np.arange(2000) + 0.5) / 2000, mean
+    for _ in range(20):  # what is cut off would lower the mean
+        lengths = np.clip(-scale * np.log1p(-chance), 1.0, SHAREGPT_LONGEST * mean)
+        scale *= mean / lengths.mean()
+    return empirical([round(value) for value in lengths], "sharegpt")
 
 
 @dataclass(frozen=True, eq=False)
@@ -202,7 +193,9 @@ def validate_serving(
     rows = rows_of()
     unstated = sum(bool(row["ttft_ms"]) for row in rows if not row["statistic"])
     figures = replay_all(rows, executor, progress)
+    cold = sum(row["notes"].startswith(COLD) for row in rows)
     reasons = {"TTFT of a source that does not say whether it is a mean or a median": unstated} if unstated else {}
+    reasons |= {"TTFT of a server that was not warmed up": cold} if cold else {}
     return ServingValidation(tuple(figures), reasons)
 
 

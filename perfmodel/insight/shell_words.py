@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from perfmodel.errors import BadInput
 
 MOST_CHARACTERS, MOST_WORDS, MOST_NESTED = 65_536, 2_000, 4
-_MODULES = {"vllm.entrypoints.openai.api_server": "vllm", "vllm.entrypoints.api_server": "vllm",
+MODULES = {"vllm.entrypoints.openai.api_server": "vllm", "vllm.entrypoints.api_server": "vllm",
             "vllm.entrypoints.cli.main": "vllm", "sglang.launch_server": "sglang"}
 _OPERATORS = ("&&", "||", "|", ";", "&", ">", ">>", "<", "2>&1", "&>", "1>", "2>")
 _VARIABLE = re.compile(r"\$(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*)(?::?-([^}]*))?\}|\(([A-Za-z_]\w*)\))")
@@ -104,8 +104,8 @@ def start_of(words: Sequence[str], image: str, nested: int = 0) -> Start | None:
             return "vllm", list(words[:i]), _until_operator(words[i + 1 + (after[0] == "serve"):])
         if name == "sglang" and after[:1] == ["serve"]:
             return "sglang", list(words[:i]), _until_operator(words[i + 2:])
-        if word == "-m" and after and after[0] in _MODULES:
-            return _MODULES[after[0]], list(words[:i]), _until_operator(words[i + 2 + (after[1:] == ["serve"]):])
+        if word == "-m" and after and after[0] in MODULES:
+            return MODULES[after[0]], list(words[:i]), _until_operator(words[i + 2 + (after[1:] == ["serve"]):])
         if name == "trtllm-serve" and after[:1] not in (["disaggregated"], ["disaggregated_mpi_worker"]):
             return "tensorrt-llm", list(words[:i]), _until_operator(words[i + 1 + (after[:1] == ["serve"]):])
         if name.endswith(("sglang/launch_server.py", "openai/api_server.py")) or (

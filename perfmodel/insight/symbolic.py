@@ -62,7 +62,7 @@ class Formula:
         return {str(x): self.values[x] * self.number(sympy.diff(self.expression, x)) / whole for x in names}
 
 
-class _Symbols:
+class Symbols:
     """Positive symbols with the values that they stand for."""
 
     def __init__(self) -> None:
@@ -84,7 +84,7 @@ def step_formula(d: Deployment, batch: float, context: float, arrival: str | Non
     """The decode step of ``batch`` sequences of one engine copy as a formula."""
     placement, known = place(d), factors_of(d)
     number = dict(zip(known.names, (float(v) for v in known.values), strict=True))
-    symbol = _Symbols()
+    symbol = Symbols()
     factors = {name: value if name in FROZEN else symbol(name, value) for name, value in number.items()}
     bench = _bench(placement, factors, symbol)
     slots = occupancy(d, np.asarray(float(batch)), running_limit(placement), arrival)
@@ -93,7 +93,7 @@ def step_formula(d: Deployment, batch: float, context: float, arrival: str | Non
     return _assembled(placement, bench, slots, sizes, work, symbol)
 
 
-def _bench(placement: Placement, factors: dict[str, Any], symbol: _Symbols) -> Bench:
+def _bench(placement: Placement, factors: dict[str, Any], symbol: Symbols) -> Bench:
     """The bench of this placement with symbols for what the hardware brings."""
     machine = machine_of(placement)
     peaks = {dtype: symbol(f"P_{dtype}", value) for dtype, value in machine.peak.items()}
@@ -112,24 +112,31 @@ class _Stage:
     hop: Any
 
 
-def _slot(placement: Placement, bench: Bench, number: dict[str, float], symbol: _Symbols, size: float,
+def _slot(placement: Placement, bench: Bench, number: dict[str, float], symbol: Symbols, size: float,
           context: float) -> list[_Stage]:
     """The stages at one slot's batch."""
     d = placement.deployment
+    load, eager = decode_load(d, size, context)
+    f = bench.factors
+    loop = f["micro_batch_s"] * f["host_speed"] if placement.stages > 1 else 0
+    ahead = d.engine.overlaps_host(d.options)
+    if placement.stages > 1 and ahead:
+        loop = loop + f["pipeline_hop_s"] * f["host_speed"]
+    beside, line = (0, loop) if loop_in_line(d.options) else (loop, 0)
+    more = beside + (f["host_sequence_s"] * f["host_speed"] * load.sequences if eager or ahead else 0)
+    return _stages(placement, bench, number, symbol, load, eager, more, line)
+
+
+def decode_load(d: Deployment, size: float, context: float) -> tuple[Load, bool]:
+    """What a slot of ``size`` sequences carries in a decode step, and whether no graph holds it."""
     sequences = float(np.ceil(size / d.options.dp_attention))
     padded, eager = forward.pad_to_graph(d.engine.capture_sizes(d.options, d.facts), sequences)
     tokens = float(padded)
     load = Load("decode", tokens, tokens * d.options.dp_attention, sequences, context + 1.0, tokens)
-    f = bench.factors
-    loop = f["micro_batch_s"] * f["host_speed"] if placement.stages > 1 else 0
-    if placement.stages > 1 and d.engine.overlaps_host(d.options):
-        loop = loop + f["pipeline_hop_s"] * f["host_speed"]
-    beside, line = (0, loop) if loop_in_line(d.options) else (loop, 0)
-    more = beside + (f["host_sequence_s"] * sequences if np.all(eager) else 0)
-    return _stages(placement, bench, number, symbol, load, bool(np.all(eager)), more, line)
+    return load, bool(np.all(eager))
 
 
-def _stages(placement: Placement, bench: Bench, number: dict[str, float], symbol: _Symbols, load: Load, eager: bool,
+def _stages(placement: Placement, bench: Bench, number: dict[str, float], symbol: Symbols, load: Load, eager: bool,
             host: Any, line: Any = 0) -> list[_Stage]:
     """Rows of every stage for a load; stages that are alike are built once."""
     d, tokens = placement.deployment, load.tokens
@@ -152,7 +159,7 @@ def _stages(placement: Placement, bench: Bench, number: dict[str, float], symbol
     return stages
 
 
-def _stage(placement: Placement, bench: Bench, rows: list[Row], eager: bool, host: Any, line: Any, symbol: _Symbols,
+def _stage(placement: Placement, bench: Bench, rows: list[Row], eager: bool, host: Any, line: Any, symbol: Symbols,
            hop: Any) -> _Stage:
     f = bench.factors
     rows = [replace(row, seconds=active(row.seconds, symbol.values)) for row in forward.merge(rows)]
@@ -165,7 +172,7 @@ def _stage(placement: Placement, bench: Bench, rows: list[Row], eager: bool, hos
     return _Stage(rows, device + exposed, exposed, hop)
 
 
-def _value(expression: Any, symbol: _Symbols) -> float:
+def _value(expression: Any, symbol: Symbols) -> float:
     return float(getattr(expression, "xreplace", lambda _: expression)(symbol.values))
 
 
@@ -183,7 +190,7 @@ def active(expression: Any, values: dict[Any, float]) -> Any:
 
 
 def _assembled(placement: Placement, bench: Bench, slots: Occupancy, sizes: list[tuple[float, float]],
-               work: list[list[_Stage]], symbol: _Symbols) -> Formula:
+               work: list[list[_Stage]], symbol: Symbols) -> Formula:
     """As `forward` assembles a step: the trip of the fullest slot, and what it waits for the slowest stage."""
     f = bench.factors
     rows = forward.merge([row for stage in work[0] for row in stage.rows])
@@ -211,14 +218,13 @@ def prefill_formula(d: Deployment, tokens: float, context: float = 0.0) -> Formu
     """The prefill of one prompt of ``tokens`` new tokens after ``context`` cached ones as a formula."""
     placement, known = place(d), factors_of(d)
     number = dict(zip(known.names, (float(v) for v in known.values), strict=True))
-    symbol = _Symbols()
+    symbol = Symbols()
     bench = _bench(placement, {name: v if name in FROZEN else symbol(name, v) for name, v in number.items()}, symbol)
     one, many = forward.prefill_load(placement, np.float64(tokens), np.float64(context), np.float64(1.0))
     chunks = float(many)
     load = Load("prefill", *(float(np.ravel(value)[0]) for value in (
         one.tokens, one.all_tokens, one.sequences, one.context, one.sampled)))
-    captured = d.engine.capture_sizes(d.options, d.facts)
-    eager = load.tokens > (max(captured) if captured and d.options.engine == "vllm" else 0)
+    eager = load.tokens > d.engine.prefill_graph_tokens(d.options, d.facts)
     stages = _stages(placement, bench, number, symbol, load, eager, 0)
     rows = forward.merge([row for stage in stages for row in stage.rows])
     parts = [(row.name, chunks * row.seconds) for row in rows]
@@ -238,7 +244,7 @@ def prefill_formula(d: Deployment, tokens: float, context: float = 0.0) -> Formu
 # ---------------------------------------------------------------- collectives
 
 
-def _layer_calls(placement: Placement, bench: Bench, number: dict[str, float], symbol: _Symbols, kind: int,
+def _layer_calls(placement: Placement, bench: Bench, number: dict[str, float], symbol: Symbols, kind: int,
                  load: Load) -> list[Row]:
     d = placement.deployment
     mlp = placement.kinds[kind][1]
@@ -247,7 +253,7 @@ def _layer_calls(placement: Placement, bench: Bench, number: dict[str, float], s
     return [_call(placement, bench, number, symbol, call, load) for call in calls if call.layer == sort]
 
 
-def _step_calls(placement: Placement, bench: Bench, number: dict[str, float], symbol: _Symbols, stage: int,
+def _step_calls(placement: Placement, bench: Bench, number: dict[str, float], symbol: Symbols, stage: int,
                 load: Load) -> list[Row]:
     d = placement.deployment
     where = {"every": True, "first": stage == 0, "last": stage == placement.stages - 1}
@@ -255,37 +261,50 @@ def _step_calls(placement: Placement, bench: Bench, number: dict[str, float], sy
     return [_call(placement, bench, number, symbol, call, load) for call in calls if where[call.stage]]
 
 
-def _call(placement: Placement, bench: Bench, number: dict[str, float], symbol: _Symbols, call: Collective,
+def _call(placement: Placement, bench: Bench, number: dict[str, float], symbol: Symbols, call: Collective,
           load: Load) -> Row:
     """One collective with the kernel or protocol that its size takes, in symbols."""
-    d, links = placement.deployment, bench.machine.links
+    message = message_of(placement.deployment, call, load)
+    seconds = call_s(placement.deployment, bench, number, symbol, call, message)[0] if call.ranks > 1 else 0.0
+    name = f"{call.op.replace('_', '-')} ({call.place})"
+    return Row(name, seconds, message_bytes=message, kernels=1.0, bound="communication")
+
+
+def message_of(d: Deployment, call: Collective, load: Load) -> float:
+    """Bytes of a collective, as nccl-tests counts them. [B]"""
     tokens = {"local": load.tokens, "global": load.all_tokens, "sampled": load.sampled,
               "sampled_global": load.sampled * d.options.dp_attention}[call.tokens]
-    message = float(call.bytes_per_token * tokens + call.bytes_fixed)
-    name = f"{call.op.replace('_', '-')} ({call.place})"
-    if call.ranks <= 1:
-        return Row(name, 0.0, message_bytes=message, kernels=1.0, bound="communication")
+    return float(call.bytes_per_token * tokens + call.bytes_fixed)
+
+
+def call_s(d: Deployment, bench: Bench, number: dict[str, float], symbol: Symbols, call: Collective, message: float,
+           shown: Any = None) -> tuple[Any, str]:
+    """Seconds of one collective in symbols, and what runs it; ``shown`` stands for the message in the formula."""
+    links, said = bench.machine.links, message if shown is None else shown
     chosen = d.engine.all_reduce_backend(d.options, d.facts, call.ranks, message) if call.op == "all_reduce" else ""
     if chosen in KERNELS:
         multimem = chosen == "symm_mem" and links.multimem(call.ranks)
         peer = symbol(f"B_peer_{call.ranks}", links.peer_Bps(call.ranks, "multimem" if multimem else chosen))
         seen = SimpleNamespace(transport=links.transport, peer_Bps=lambda ranks, kernel: peer, multimem=links.multimem,
                                capability=links.capability)
-        seconds = kernel_s(chosen, message, call.ranks, seen, bench.factors, d.options.engine)   # type: ignore[arg-type]
-    else:
-        _, index, _ = nccl_choice(call.op, message, call.ranks, links, number)
-        p = links.protocols(call.op, call.ranks)[int(index)]
-        tag = f"{call.op}_{call.ranks}_{p.name}".replace(" ", "_")
-        shown = replace(p, base_s=symbol(f"t0_{tag}", p.base_s), hop_s=symbol(f"alpha_{tag}", p.hop_s),
-                        busbw_Bps=symbol(f"B_{tag}", p.busbw_Bps), copy_Bps=symbol(f"C_{tag}", p.copy_Bps))
-        seconds = nccl_s(call.op, message, call.ranks, shown, bench.factors)
-    return Row(name, seconds, message_bytes=message, kernels=1.0, bound="communication")
+        return (kernel_s(chosen, said, call.ranks, seen, bench.factors, d.options.engine),   # type: ignore[arg-type]
+                "NVLink multicast" if multimem else f"the kernel {chosen}")
+    _, index, _ = nccl_choice(call.op, message, call.ranks, links, number)
+    p = links.protocols(call.op, call.ranks)[int(index)]
+    tag = f"{call.op}_{call.ranks}_{p.name}".replace(" ", "_")
+    known = replace(p, base_s=symbol(f"t0_{tag}", p.base_s), hop_s=symbol(f"alpha_{tag}", p.hop_s),
+                    busbw_Bps=symbol(f"B_{tag}", p.busbw_Bps), copy_Bps=symbol(f"C_{tag}", p.copy_Bps),
+                    net_hop_s=symbol(f"alpha_net_{tag}", p.net_hop_s))
+    return nccl_s(call.op, said, call.ranks, known, bench.factors), f"NCCL {p.name}"
 
 
-def _hop(placement: Placement, bench: Bench, symbol: _Symbols, tokens: float) -> Any:
-    if placement.stages == 1:
-        return 0
+def _hop(placement: Placement, bench: Bench, symbol: Symbols, tokens: float) -> Any:
+    return 0 if placement.stages == 1 else hop_in(placement, bench, symbol, tokens).seconds
+
+
+def hop_in(placement: Placement, bench: Bench, symbol: Symbols, tokens: Any) -> Row:
+    """One hop between stages in symbols."""
     links = bench.machine.links
     seen = replace(links, hop_Bps=symbol("B_hop", links.hop_Bps),
                    hop_latency_s=symbol("alpha_hop", links.hop_latency_s))
-    return hop_row(tokens, placement.deployment.model.hidden, placement.deployment, seen, bench.factors).seconds
+    return hop_row(tokens, placement.deployment.model.hidden, placement.deployment, seen, bench.factors)

@@ -152,10 +152,12 @@ def _prices(prices: Mapping[str, float] | None, asked: list[Any]) -> dict[str, f
 
 
 def _rank(o: Outcome) -> tuple[float, float, float]:
-    """Priced ones first, by gain for money; then by gain; refused ones last."""
+    """Priced ones first, by gain for money; then by gain; then what does not fit; refused ones last."""
     gain = o.gain[-1] if o.gain else -np.inf
     if o.refused:
-        return (2, 0, 0)
+        return (3, 0, 0)
+    if o.memory is not None and not o.memory.fits:
+        return (2, -gain, 0)
     return (0, -o.per_money, -gain) if o.per_money is not None else (1, -gain, 0)
 
 

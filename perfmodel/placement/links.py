@@ -273,25 +273,38 @@ def fabric_for(transport: str, capability: float) -> Fabric:
 def links_of(deployment: Deployment) -> Links:
     """Graph, figures and NCCL set-up for this deployment's node; kept, since a search asks a thousand times."""
     node, accelerator, options = deployment.node, deployment.accelerator, deployment.options
-    key = (id(node), id(accelerator), options.nccl, max(1, options.world))
+    key = (id(node), id(accelerator), options.nccl, max(1, options.world), options.tp if options.pp > 1 else 1)
     links = _KEPT.get(key)
     if links is None or links.graph.node is not node or links.accelerator is not accelerator:
         if len(_KEPT) >= _MOST_KEPT:
             _KEPT.clear()
-        links = _KEPT[key] = links_for(node, accelerator, options.nccl, key[-1])
+        links = _KEPT[key] = links_for(node, accelerator, options.nccl, key[3], stage=key[4])
     return links
 
 
-_KEPT: dict[tuple[int, int, str | None, int], Links] = {}
+_KEPT: dict[tuple[int, int, str | None, int, int], Links] = {}
 _MOST_KEPT = 64
+_GRAPHS: list[Graph] = []       # of the nodes asked about last: paths are found once
+
+
+def _graph_of(node: Node) -> Graph:
+    found = next((graph for graph in _GRAPHS if graph.node is node), None)
+    if found is None:
+        found = Graph(node)
+        _GRAPHS.insert(0, found)
+        del _GRAPHS[4:]
+    return found
 
 
 def links_for(node: Node, accelerator: Accelerator, nccl: str | None = None, world: int = 2,
-              figures: AllReduce | None = None, own: bool = True) -> Links:
-    """Links of a node without a deployment; ``figures`` stand in for the node's own, which ``own=False`` leaves out."""
-    graph, setup = Graph(node), read_setup(nccl, node)
+              figures: AllReduce | None = None, own: bool = True, stage: int = 1) -> Links:
+    """Links of a node without a deployment; ``figures`` stand in for the node's own, which ``own=False`` leaves out.
+
+    ``stage``: ranks of a pipeline stage, which send to the next one at once.
+    """
+    graph, setup = _graph_of(node), read_setup(nccl, node)
     _check(graph, accelerator)
-    width, latency, staged = _neighbour_path(graph, world, setup)
+    width, latency, staged = _neighbour_path(graph, world, setup, stage)
     variant = _variant(node, setup) if own and figures is None else None
     source = "figures of the class of links; nothing measured on this node"
     if figures is not None:
@@ -314,16 +327,27 @@ def _variant(node: Node, setup: Setup) -> str | None:
                  if table.environment and table.environment.items() <= setup.environment.items()), None)
 
 
-def _neighbour_path(graph: Graph, ranks: int, setup: Setup) -> tuple[float, float, bool]:
-    """Narrowest bandwidth and largest latency between neighbours of the first ``ranks`` GPUs; whether one is staged."""
+def _neighbour_path(graph: Graph, ranks: int, setup: Setup, stage: int = 1) -> tuple[float, float, bool]:
+    """Narrowest bandwidth and largest latency between neighbours of the first ``ranks`` GPUs; whether one is staged.
+
+    Between machines the neighbour of a rank has its place in the next stage, and ranks of a stage share the NICs.
+    """
     gpus = graph.gpus[: max(2, min(ranks, graph.node.count))]
     if len(gpus) < 2:
         return float("inf"), 0.0, False
     widths, delays, off = [], [], setup.environment.get("NCCL_P2P_DISABLE", "0") not in ("0", "")
     through_host = []
+    for at in range(0, len(gpus) - stage, stage):
+        leaving = [(a, b) for a, b in zip(gpus[at:at + stage], gpus[at + stage:at + 2 * stage], strict=False)
+                   if graph.machine_of[a] != graph.machine_of[b]]
+        if leaving:
+            widths.append(graph.shared_Bps(leaving))
+            delays.append(max(graph.path(a, b).latency_s for a, b in leaving))
     for a, b in zip(gpus[:-1], gpus[1:], strict=True):
+        if graph.machine_of[a] != graph.machine_of[b]:
+            continue
         path = graph.path(a, b)
-        through_host.append(path.level != "NET" and (off or not graph.peer_access(a, b)))
+        through_host.append(off or not graph.peer_access(a, b))
         widths.append((_STAGED_SHARE if through_host[-1] else 1.0) * graph.host_Bps(a, b, through_host[-1]))
         delays.append(path.latency_s)
     return min(widths), max(delays), any(through_host)

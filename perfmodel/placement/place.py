@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from perfmodel.catalog import Format, Gqa, Mla
+from perfmodel.catalog import Format, Gqa, Mla, ModelArch
 from perfmodel.costs.memory import bytes_per_weight
 from perfmodel.deployment import Deployment
 from perfmodel.engines.options import LayerGroup, RankFacts
@@ -144,7 +146,8 @@ def place(deployment: Deployment) -> Placement:
     counts = np.stack(
         [np.bincount(index[a:b], minlength=len(kinds)) for a, b in zip(edges[:-1], edges[1:], strict=True)]
     )
-    per_layer = [_bytes_by_part(deployment, layer_tensors(model, *kind)) for kind in kinds]
+    of_kind = [_listed(model, kind, partial(layer_tensors, model, *kind)) for kind in kinds]
+    per_layer = [_bytes_by_part(deployment, tensors) for tensors in of_kind]
     for kind, table in zip(kinds, per_layer, strict=True):
         table["absorbed MLA copies"] = absorbed_copy_bytes(deployment, kind[0])
         table["padding of experts"] = loaded.padded_expert_bytes(deployment, kind[1])
@@ -155,7 +158,8 @@ def place(deployment: Deployment) -> Placement:
     for stage in range(options.pp):
         last = stage == options.pp - 1
         extra = mtp_tensors(model) if last and loaded.drafts_with_own_layers(deployment) else ()
-        tensors = (*edge_tensors(model, stage == 0, last), *vision_tensors(model),
+        ends = _listed(model, (stage == 0, last), partial(edge_tensors, model, stage == 0, last))
+        tensors = (*ends, *_listed(model, "vision", partial(vision_tensors, model)),
                    *(replace(tensor, parameters=count * tensor.parameters) for count, tensor in extra))
         for name, size in _bytes_by_part(deployment, tensors).items():
             parts.setdefault(name, np.zeros(options.pp))[stage] += size
@@ -172,6 +176,21 @@ def place(deployment: Deployment) -> Placement:
     placement = Placement(deployment, kinds, counts, parts, np.zeros(options.pp), layer_kv, states,
                           tuple(map(cache.window_of, attentions)), drafts)
     return replace(placement, kv_bytes_per_token=placement.cached @ np.array(layer_kv) / options.dcp)
+
+
+def _listed(model: ModelArch, what: Any, make: Callable[[], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
+    """Tensors of a model, listed once: a search places it a thousand times."""
+    known = next((table for one, table in _LISTED if one is model), None)
+    if known is None:
+        known = {}
+        _LISTED.insert(0, (model, known))
+        del _LISTED[4:]
+    if what not in known:
+        known[what] = make()
+    return known[what]
+
+
+_LISTED: list[tuple[ModelArch, dict[Any, tuple[Tensor, ...]]]] = []  # of the models placed last
 
 
 def _draft_layers(deployment: Deployment, kinds: tuple[tuple[str, str], ...]) -> tuple[int, ...]:

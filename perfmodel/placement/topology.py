@@ -65,10 +65,16 @@ class Graph:
         return tuple(name for name, kind in self.kinds.items() if kind == "gpu")
 
     @cached_property
-    def _onward(self) -> dict[str, tuple[str, ...]]:
-        """Neighbours through which a path can go on: no GPU forwards for others."""
-        return {here: tuple(there for there in around if self.kinds[there] != "gpu")
-                for here, around in self.edges.items()}
+    def _onward(self) -> dict[str, dict[int | None, tuple[tuple[int, str], ...]]]:
+        """Numbered neighbours through which a path can go on, by machine: no GPU and no machine forwards for others."""
+        found: dict[str, dict[int | None, tuple[tuple[int, str], ...]]] = {}
+        for here, around in self.edges.items():
+            of_machine: dict[int | None, list[tuple[int, str]]] = {}
+            for number, there in enumerate(around):
+                if self.kinds[there] != "gpu":
+                    of_machine.setdefault(self.machine_of.get(there), []).append((number, there))
+            found[here] = {machine: tuple(several) for machine, several in of_machine.items()}
+        return found
 
     @cached_property
     def machine_of(self) -> dict[str, int]:
@@ -98,6 +104,7 @@ class Graph:
         queue: list[tuple[float, int, float, int, str, tuple[Hop, ...]]] = [(0.0, 0, 0.0, 0, a, ())]
         done: set[str] = set()
         ticket = 0                                      # breaks ties, so that what was found first comes first
+        inside = {None, self.machine_of.get(a), self.machine_of.get(b)}
         while queue:
             cost, links, narrow, _, here, hops = heapq.heappop(queue)
             if here == b:
@@ -106,7 +113,9 @@ class Graph:
                 continue
             done.add(here)
             last = (b,) if self.kinds.get(b) == "gpu" and b in self.edges[here] else ()
-            for there in (*self._onward[here], *last):
+            near = self._onward[here]
+            onward = sorted(pair for machine in inside for pair in near.get(machine, ()))
+            for there in (*(name for _, name in onward), *last):
                 hop = self.edges[here][there]
                 ticket += 1
                 narrower = max(narrow, 1 / hop.bandwidth_Bps)

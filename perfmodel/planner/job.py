@@ -12,7 +12,7 @@ from perfmodel.costs.reliability import checkpointed_wall_s
 from perfmodel.costs.serving import lived_tokens
 from perfmodel.deployment import Deployment
 from perfmodel.errors import BadInput, Infeasible, is_number, shown, whole
-from perfmodel.planner.job_phases import MOST_NODES, Phases, Work, phases_of, work_of
+from perfmodel.planner.job_phases import MOST_NODES, Phases, Work, busy_nodes, phases_of, work_of
 from perfmodel.planner.job_phases import SIMULATED as SIMULATED
 from perfmodel.planner.job_power import Draw, draw_of
 from perfmodel.planner.job_start import Start, positive, start_of
@@ -244,8 +244,8 @@ def _job(
         parts,
         failures,
         phases.method,
-        tuple(dict.fromkeys((*phases.curve.assumptions, *phases.curve.warnings, *phases.notes, *start.notes,
-                             *draw.notes, *_notes(failing, nodes, work.count)))),
+        tuple(dict.fromkeys((*phases.curve.assumptions, *_each(phases.curve.warnings, nodes), *phases.notes,
+                             *start.notes, *draw.notes, *_notes(failing, nodes, work)))),
         phases,
         work,
     )
@@ -257,7 +257,12 @@ def _cost(hours: float, energy: float, prices: tuple[float | None, float | None]
     return hours * float(prices[0] or 0.0) + energy * float(prices[1] or 0.0)
 
 
-def _notes(failing: Failing, nodes: int, count: int) -> list[str]:
+def _each(warnings: Sequence[str], nodes: int) -> list[str]:
+    """Warnings of one node, as such where there are several."""
+    return [f"on each of {nodes:,} nodes {line}" for line in warnings] if nodes > 1 else list(warnings)
+
+
+def _notes(failing: Failing, nodes: int, work: Work) -> list[str]:
     notes = [f"restarts: {failing.restarts}"]
     if failing.per_node_hour:
         saved = "when it is done" if failing.interval_s == AT_ONCE_S else f"every {failing.interval_s:.0f} s"
@@ -266,7 +271,10 @@ def _notes(failing: Failing, nodes: int, count: int) -> list[str]:
         notes.append(f"no failures by chance; training of Llama 3 saw {LLAMA3_PER_NODE_HOUR:.1e} a node hour")
     if nodes > 1:
         notes.append(f"{nodes:,} nodes take samples from one queue, each loads from its own storage (assumed)")
-    if nodes > count:
-        notes.append(f"{nodes - count:,} of {nodes:,} nodes get no sample")
+    busy = nodes if work.request_rate is not None else busy_nodes(work, nodes)
+    if nodes > busy:
+        why = "no sample is left for them" if busy == work.count else (
+            f"the client keeps {work.concurrency or 0:,g} in flight")
+        notes.append(f"{nodes - busy:,} of {nodes:,} nodes get no sample: {why}")
     notes.append("energy: that of the GPUs alone, without hosts and cooling")
     return notes

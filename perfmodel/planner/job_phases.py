@@ -103,15 +103,20 @@ def phases_of(
     nodes = whole("nodes", nodes, 1, MOST_NODES)
     if work.request_rate is not None:
         return _arriving(deployment, work, nodes)
-    nodes = min(nodes, work.count)
+    nodes = busy_nodes(work, nodes)
     each = -(-work.count // nodes)
-    held = None if work.concurrency is None else max(1.0, work.concurrency / nodes)
+    held = None if work.concurrency is None else work.concurrency / nodes
     wanted = float(min(each, held or 1e6))
     curve = predict(deployment, concurrency=[wanted], input_tokens=work.inputs, output_tokens=work.outputs,
                     arrival=work.arrival)  # fmt: skip
     if work.pairs is not None or each <= SIMULATED:
         return _simulated(deployment, work, nodes, held, curve, progress)
     return _closed(deployment, work, nodes, curve)
+
+
+def busy_nodes(work: Work, nodes: int) -> int:
+    """Nodes that get a request: no more than there are samples, or than the client keeps in flight."""
+    return max(1, min(nodes, work.count, int(work.concurrency or nodes)))
 
 
 def _simulated(
@@ -127,7 +132,7 @@ def _simulated(
     if pairs is None:
         pairs = np.stack([sample(work.inputs, work.count, 1), sample(work.outputs, work.count, 2)], axis=1)
     mine = pairs[int(np.argmax(pairs[:, 1])) % nodes :: nodes]
-    share = None if held is None else max(1, round(held))
+    share = None if held is None else max(1, int(held))     # never more in flight than the client keeps
     run = simulate(deployment, inputs=mine[:, 0], outputs=mine[:, 1], concurrency=share, arrival=work.arrival,
                    progress=progress)  # fmt: skip
     begun, end = float(run.first_s.max()), float(run.finish_s.max())
@@ -140,6 +145,8 @@ def _simulated(
     speed = float(np.mean(speeds[steady])) if begun > ramp else float(made[-1]) / end
     whole_job = float(pairs[:, 1].sum())
     notes = [*run.assumptions, *run.warnings]
+    notes += [f"the client's {work.concurrency:,g} in flight: {share:,} on each of {nodes:,} nodes"] if (
+        share is not None and nodes > 1) else []
     notes += [f"{run.preemptions:,} preemptions on one node: the pool was full"] if run.preemptions else []
     return Phases(ramp, begun - ramp, end - begun, most * nodes, whole_job, nodes * speed, _speed_sd(curve), curve,
                   "simulated", at, nodes * running, nodes * speeds, whole_job * made / made[-1],

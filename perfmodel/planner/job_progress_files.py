@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import csv
-import json
 import math
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
+from perfmodel.catalog.once import csv_rows, loads, why
 from perfmodel.catalog.yaml import check_plain
 from perfmodel.engines.logs import MAX_BYTES
 from perfmodel.engines.serving_logs import parse_metrics, parse_serving_log
@@ -61,9 +61,9 @@ def progress_of(text: str, name: str, elapsed: float | None = None) -> Progress:
 
 def _json(text: str, name: str) -> dict[str, Any]:
     try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        raise BadInput(f"{name} is not JSON", _FORMS) from None
+        value = loads(text, finite=True)
+    except (ValueError, RecursionError) as error:
+        raise BadInput(f"{name}: {why(error)}", _FORMS) from None
     if not isinstance(value, dict):
         raise BadInput(f"{name} must be one JSON object", _FORMS)
     return value
@@ -71,7 +71,7 @@ def _json(text: str, name: str) -> dict[str, Any]:
 
 def _last_row(text: str, name: str) -> dict[str, Any]:
     try:
-        rows = list(csv.DictReader(text.splitlines()))
+        rows = list(csv_rows(text.splitlines(), name))
     except csv.Error as error:
         raise BadInput(f"{name} cannot be read: {error}") from None
     if not rows:
@@ -96,6 +96,6 @@ def _number(name: str, key: str, value: Any) -> float:
         number = float("nan") if isinstance(value, bool) else float(value)
     except (TypeError, ValueError, OverflowError):
         number = float("nan")
-    if not math.isfinite(number):
-        raise BadInput(f"{name}: {key} must be a number, not {shown(value)}")
+    if not 0 <= number < math.inf:
+        raise BadInput(f"{name}: {key} must be a number of at least 0, not {shown(value)}")
     return number

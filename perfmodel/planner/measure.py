@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from perfmodel.deployment import Deployment
 from perfmodel.engines.versions import at_least
-from perfmodel.serving.closed_loop import ROUNDS
 from perfmodel.serving.curve import ServingCurve
+from perfmodel.serving.loop import ROUNDS
 
 _VLLM = "vllm bench serve", "python benchmarks/benchmark_serving.py"  # the subcommand came with 0.10, the script before
 

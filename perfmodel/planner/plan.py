@@ -17,6 +17,7 @@ from perfmodel.planner.kinds import Kind, kinds
 from perfmodel.planner.measure import measure_command
 from perfmodel.planner.pools import pool_commands, split_prices
 from perfmodel.planner.price import Prices, concurrencies, front, price, together
+from perfmodel.planner.refusals import why_nothing
 from perfmodel.planner.space import SMALL, Advance, kept_families
 from perfmodel.serving.closed_loop import closed_loop
 from perfmodel.serving.curve import ServingCurve
@@ -65,12 +66,7 @@ class Choice:
     @property
     def commands(self) -> tuple[tuple[int, str, str], ...]:
         """What to launch: how many times, for what, and the command; the engines of several stand behind a router."""
-        options, command = self.deployment.options, self.deployment.command()
-        if self.pools:
-            lines = pool_commands(self.deployment)
-            return (self.pools[0], "prefill", lines[0]), (self.pools[1], "decode", lines[1])
-        own = options.dp_attention == 1 and ("--dp-size" in command or "--data-parallel-size" in command)
-        return ((1 if own else options.dp, "", command),)
+        return self.deployment.launches() if self.pools is None else pool_commands(self.deployment, self.pools)
 
     @property
     def measure(self) -> str:
@@ -188,12 +184,7 @@ def plan(
         found += [(kind, pools) for kind, table in found
                   if (pools := split_prices(table, kind.gpus, inputs, outputs)) is not None]
     if not found:
-        base = spans[0].base
-        raise Infeasible(
-            f"nothing fits: {sum(refused.values())} deployments of {base.model.name} on "
-            f"{', '.join(dict.fromkeys(kind.base.node.name for kind in spans))} looked at",
-            ["more GPUs, a smaller weight format, or a shorter context is needed"],
-        )
+        raise why_nothing(spans, kept_fixed, refused, most, inputs.mean + outputs.mean)
     ranked = _ranked(found, target, max_ttft_ms, max_tpot_ms)
     if not ranked:
         raise Infeasible("no deployment meets the limits", [_closest(found, max_ttft_ms, max_tpot_ms)])

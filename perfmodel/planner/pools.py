@@ -50,13 +50,16 @@ def _best_copies(table: Prices, gpus: int) -> list[int]:
     return list(seen.values())
 
 
-def pool_commands(d: Deployment) -> tuple[str, str]:
-    """Launch commands of a copy that prefills, and of one that decodes.
+def pool_commands(d: Deployment, pools: tuple[int, int]) -> tuple[tuple[int, str, str], ...]:
+    """What starts the copies that prefill and those that decode: count, role and command.
 
     Source: SGLang --disaggregation-mode; vLLM --kv-transfer-config with its NIXL connector, whose ends are alike.
     """
-    line = d.command()
-    if d.options.engine == "sglang":
-        return f"{line} --disaggregation-mode prefill", f"{line} --disaggregation-mode decode"
-    line += """ --kv-transfer-config '{"kv_connector": "NixlConnector", "kv_role": "kv_both"}'"""
-    return line, line
+    nixl = """ --kv-transfer-config '{"kv_connector": "NixlConnector", "kv_role": "kv_both"}'"""
+    found = []
+    for copies, role in zip(pools, ("prefill", "decode"), strict=True):
+        more = f" --disaggregation-mode {role}" if d.options.engine == "sglang" else nixl
+        for count, place, line in d.launches():
+            line += "" if line.startswith("ray ") else more
+            found.append((copies * count, f"{role}, {place}" if place else role, line))
+    return tuple(found)

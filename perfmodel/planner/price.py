@@ -11,8 +11,9 @@ import numpy as np
 
 from perfmodel.deployment import Deployment
 from perfmodel.planner.space import Family
-from perfmodel.serving.closed_loop import decode_of, loop_of, loop_times, rate_of, stacked, together_s, tpot_of, ttft_of
 from perfmodel.serving.lengths import Lengths
+from perfmodel.serving.loop import loop_of, stacked
+from perfmodel.serving.loop_times import decode_of, loop_times, rate_of, together_s, tpot_of, ttft_of
 from perfmodel.step.forward import Forward
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -61,28 +61,40 @@ def sizes(gpus: int, small: int = 1) -> list[int]:
     return sorted(set(divisors(gpus)) | powers | set(range(1, min(small, gpus) + 1)))
 
 
-def strategies(gpus: int, moe: bool, layers: int) -> Iterator[dict[str, int]]:
+def strategies(gpus: int, moe: bool, layers: int, fixed: Mapping[str, Any] | None = None) -> Iterator[dict[str, int]]:
     """All (tp, pp, ep, dp_attention, dcp) of one engine copy on at most ``gpus`` GPUs, largest copies first.
 
-    Up to 16 GPUs every one; beyond, wide groups are attention groups or expert groups, and pipelines double.
+    Up to 16 GPUs every one; beyond, wide groups are attention groups or expert groups, and pipelines double. What is
+    ``fixed`` is taken as it is, also where a search would not try it; the engine then says what it thinks of it.
+
+    >>> {s["tp"] for s in strategies(8, False, 61, {"tp": 7})}, {s["pp"] for s in strategies(8, False, 61, {"pp": 9})}
+    ({7}, {9})
     """
-    for tp, pp in sorted(_shapes(gpus, layers), key=lambda shape: -shape[0] * shape[1]):
-        for groups in divisors(tp):
-            if tp // groups > ATTENTION_RANKS:
+    said = {key: [value] for key, value in (fixed or {}).items()}
+    for tp, pp in sorted(_shapes(gpus, layers, said), key=lambda shape: -shape[0] * shape[1]):
+        if tp * pp > gpus:  # said, and refused: there is nothing to try below it
+            yield {"tp": tp, "pp": pp, **{name: said.get(name, [1])[0] for name in ("ep", "dp_attention", "dcp")}}
+            continue
+        for groups in said.get("dp_attention", divisors(tp)):
+            ways = max(1, tp // groups)
+            if ways > ATTENTION_RANKS and not {"tp", "dp_attention"} <= said.keys():
                 continue
-            for ep in _expert_groups(tp) if moe else [1]:
-                for dcp in divisors(tp // groups) if gpus <= SMALL else sorted({1, tp // groups}):
+            for ep in said.get("ep", _expert_groups(tp) if moe else [1]):
+                for dcp in said.get("dcp", divisors(ways) if gpus <= SMALL else sorted({1, ways})):
                     yield {"tp": tp, "pp": pp, "ep": ep, "dp_attention": groups, "dcp": dcp}
 
 
-def _shapes(gpus: int, layers: int) -> list[tuple[int, int]]:
-    """Sizes of a stage and numbers of stages."""
+def _shapes(gpus: int, layers: int, said: Mapping[str, list[Any]]) -> list[tuple[int, int]]:
+    """Sizes of a stage and numbers of stages; at least one pair where one of them is said."""
     if gpus <= SMALL:
-        return [(tp, pp) for tp in sizes(gpus) for pp in sizes(gpus // tp, small=8) if pp <= layers]
-    stages = (1, 2, 4, 8, 16)
+        found = [(tp, pp) for tp in said.get("tp", sizes(gpus))
+                 for pp in said.get("pp", [n for n in sizes(max(1, gpus // tp), small=8) if n <= layers])]
+        return [(tp, pp) for tp, pp in found if tp * pp <= gpus] or found[:1]
+    stages = said.get("pp", [n for n in (1, 2, 4, 8, 16) if n <= layers])
     wide = {n for n in divisors(gpus) if n > SMALL and n % 8 == 0} | {2**n for n in range(gpus.bit_length())}
-    return [(tp, pp) for tp in sorted(wide) for pp in stages
-            if pp <= layers and tp * pp <= min(gpus, COPY_GPUS) and (tp <= SMALL or pp <= 2)]
+    found = [(tp, pp) for tp in said.get("tp", sorted(wide)) for pp in stages]
+    return [(tp, pp) for tp, pp in found
+            if tp * pp <= min(gpus, COPY_GPUS) and (tp <= SMALL or pp <= 2)] or found[:1]
 
 
 def _expert_groups(tp: int) -> list[int]:
@@ -128,19 +140,15 @@ def families(base: Deployment, fixed: dict[str, Any], concurrency: float, tokens
     that does not hold ``tokens``. A setting that resolves to one already seen is no deployment of its own.
     """
     most = min(gpus or base.node.count, base.node.count)
-    tried = list(strategies(most, base.facts.experts > 0, base.model.layers))
+    tried = list(strategies(most, base.facts.experts > 0, base.model.layers, fixed))
     for done, strategy in enumerate(tried):
         if advance:
             advance(done, 2 * len(tried))  # the other half is pricing
-        if any(fixed.get(key, value) != value for key, value in strategy.items()):
-            continue
-        counts = [n for n in copies(most, strategy["tp"] * strategy["pp"]) if fixed.get("dp", n) == n]
+        counts = [fixed["dp"]] if "dp" in fixed else copies(most, strategy["tp"] * strategy["pp"])
         try:
-            first = varied(base, **{**fixed, **strategy, "dp": 1}) if counts else None
+            first = varied(base, **{**fixed, **strategy, "dp": fixed.get("dp", 1)})
         except QuestionError:
             refused["engine"] += 1
-            continue
-        if first is None:
             continue
         for layers in [fixed["layers_per_stage"]] if "layers_per_stage" in fixed else _partitions(first):
             seen: set[Options] = set()
@@ -157,6 +165,7 @@ def _part(base: Deployment, same: dict[str, Any], counts: list[int], concurrency
     placement: Placement | None = None
     ranks: Any = ()
     members = []
+    runs: dict[tuple[int, int], bool] = {}
     for setting in settings(same, base.options.engine, base.node.count):
         try:
             d = varied(base, **{**same, **setting, "dp": 1})
@@ -179,27 +188,38 @@ def _part(base: Deployment, same: dict[str, Any], counts: list[int], concurrency
         if pool.verdict != "fits":
             refused["memory"] += len(counts)
             continue
-        members += [(one, pool) for one in _scheduled(d, counts, concurrency, same)]
+        members += [(one, pool) for one in _scheduled(d, counts, concurrency, same, runs)]
     return placement, tuple(members)
 
 
-def _scheduled(d: Deployment, counts: list[int], concurrency: float, same: dict[str, Any]) -> Iterator[Deployment]:
+def _scheduled(d: Deployment, counts: list[int], concurrency: float, same: dict[str, Any],
+               runs: dict[tuple[int, int], bool]) -> Iterator[Deployment]:
     """Copies of one deployment, and what only its scheduler sees: memory stays as it is.
 
     SGLang's pipelines also with micro-batches ahead, and with the micro-batch limit that spreads the load over slots.
+    ``runs`` keeps what the engine says of copies and depth, which no other setting of the strategy changes.
     """
     piped = d.options.pp > 1 and d.options.engine == "sglang"
     depths = [d.options.async_depth or 0] if not piped or "async_depth" in same else ASYNC_DEPTHS
     for dp, depth in itertools.product(counts, depths):
-        one = with_options(d, dp=dp) if depth == d.options.async_depth else with_options(d, dp=dp, async_depth=depth)
-        try:
-            d.engine.check(one.requested, d.facts)
-        except QuestionError:
+        changes = {"dp": dp} if depth == d.options.async_depth else {"dp": dp, "async_depth": depth}
+        one = d if changes == {"dp": d.options.dp} else with_options(d, **changes)
+        if (dp, depth) not in runs:
+            runs[dp, depth] = _runs(one)
+        if not runs[dp, depth]:
             continue
         yield one
         if piped and "max_micro_batch" not in same:
             each = max(1, -(-int(concurrency / dp / d.options.dp_attention) // d.engine.slots(one.options)))
             yield with_options(one, max_micro_batch=each)
+
+
+def _runs(d: Deployment) -> bool:
+    try:
+        d.engine.check(d.requested, d.facts)
+    except QuestionError:
+        return False
+    return True
 
 
 def with_options(d: Deployment, **changes: Any) -> Deployment:

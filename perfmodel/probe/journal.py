@@ -11,6 +11,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import IO, Any
 
+from perfmodel.catalog.once import loads
 from perfmodel.errors import BadInput
 from perfmodel.probe.plan import Task
 
@@ -103,7 +104,7 @@ def read_journal(text: str, name: str = FILE) -> tuple[dict[str, Any] | None, di
     failures: dict[str, str] = {}
     for number, line in enumerate(text.splitlines(), start=1):
         try:
-            entry = json.loads(line)
+            entry = loads(line)
             if "machine" in entry:
                 machine = dict(entry["machine"])
                 continue
@@ -120,9 +121,13 @@ def read_journal(text: str, name: str = FILE) -> tuple[dict[str, Any] | None, di
 
 
 def checked(record: Record) -> Record:
-    """The record, if its times can be times."""
+    """The record, if its times can be times, its counts counts and its names names."""
+    for owner in (record.task, record):
+        for field in fields(owner):
+            if field.type in ("int", "str") and type(getattr(owner, field.name)).__name__ != field.type:
+                raise ValueError(f"{field.name} must be of type {field.type}")
     times = (record.us, record.us_min, record.us_max)
-    if not all(isinstance(t, (int, float)) and math.isfinite(t) and t > 0 for t in times):
+    if not all(type(t) in (int, float) and math.isfinite(t) and t > 0 for t in times):
         raise ValueError(f"{times} are not times in us")
     return record
 

@@ -8,6 +8,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+from perfmodel.catalog.once import loads
 from perfmodel.errors import BadInput
 
 MAX_CHARS = 2**24
@@ -174,7 +175,7 @@ def _version(code: int) -> str:
 def _from_json(text: str) -> NcclTable:
     """The file that ``-J`` writes. Its environment is not kept."""
     try:
-        document = json.loads(text)
+        document = loads(text)
         _bounded("rows", len(document["results"]), MAX_ROWS)
         rows = tuple(
             _checked(row["size"], row["count"], str(row["type"]), str(row.get("redop", "")),

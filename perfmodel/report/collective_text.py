@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from perfmodel.report.layout import listed, table
+from perfmodel.report.layout import listed, over_gpus, table
 from perfmodel.report.text import _size
 from perfmodel.units import si
 
@@ -22,7 +22,7 @@ def algorithms_text(cost: CollectiveCost) -> str:
     found = [(row["algorithm"], np.atleast_1d(np.asarray(row["seconds"], float)).ravel(), row["runs"])
              for row in cost.all_algorithms()]
     found.sort(key=lambda row: float(row[1][0]))
-    lines = [f"{cost.op} over {cost.ranks} GPUs; * is what runs"]
+    lines = [f"{cost.op} {over_gpus(cost.ranks)}; * is what runs"]
     for first in range(0, len(sizes), COLUMNS):
         part = range(first, min(first + COLUMNS, len(sizes)))
         rows = [[name, *(f"{si(float(times[i]), 's')}{'*' if runs[i] else ' '}" for i in part)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from perfmodel.report.layout import heading, launch_line, listed, number, span, table, wrapped
+from perfmodel.report.layout import heading, launch_line, listed, no_fit, no_room, number, span, table, wrapped
 from perfmodel.units import gb_gib, si
 
 if TYPE_CHECKING:
@@ -13,17 +13,19 @@ if TYPE_CHECKING:
     from perfmodel.insight.explain import Explained
     from perfmodel.insight.launch_lists import Texts
     from perfmodel.insight.reality import Difference
-    from perfmodel.insight.sensitivity import BreakEven
+    from perfmodel.insight.sensitivity import BreakEven, Elasticity
 
 _SHOWN = 12
+_START = "does not start: "     # and the verdict of the memory answer
 
 
 def doctor_text(answer: Doctor) -> str:
-    """What was read, what is predicted, and the findings, dearest first."""
+    """What was read, what is predicted, and the findings, the largest effect first."""
     d, report = answer.deployment, answer.memory
     lines = [wrapped(heading(d), rest="  "), wrapped(f"read from {answer.where}", rest="  ")]
-    lines += listed("not understood", answer.launch.unknown) + listed("flags", answer.launch.warnings)
-    verdict = "fits" if report.fits else f"does not fit ({report.verdict})"
+    launch = answer.launch
+    lines += listed("not understood", launch.others) + listed("flags", launch.other_warnings)
+    verdict = "fits" if report.fits else no_fit(report.verdict)
     lines += ["", wrapped(f"{verdict}, {report.kv_tokens_total:,} KV tokens", "memory: ", "  ")]
     points = answer.curve.points
     rows = [[f"{p['concurrency']:g}", number(p["output_tok_s"]), span(p["output_tok_s_low"], p["output_tok_s_high"]),
@@ -36,7 +38,8 @@ def doctor_text(answer: Doctor) -> str:
         lines += ["", *_finding(answer, rank, finding)]
     lines += _differences(answer.differences)
     lines += listed("not modelled", answer.launch.notes) + listed("not proposed", answer.not_asked)
-    return "\n".join([*lines, *launch_line(answer.launch.line), *listed("assumptions", answer.assumptions)])
+    title = "launch as it was meant" if any(item.unknown for item in launch.refused) else "launch"
+    return "\n".join([*lines, *launch_line(launch.line, title), *listed("assumptions", answer.assumptions)])
 
 
 def _overview(answer: Doctor) -> list[str]:
@@ -45,15 +48,22 @@ def _overview(answer: Doctor) -> list[str]:
         effect = finding.to_dict(answer.concurrency)
         percent = "all" if finding.kind == "start" else f"{effect['effect_percent']:+.0f} %"
         tokens = f"{effect['effect_kv_tokens']:+,}" if effect["effect_kv_tokens"] else "0"
-        rows.append([str(rank), _name(finding), f"{effect['effect_tok_s']:+,.0f}", percent, f"{finding.at:g}", tokens])
+        speed = f"{effect['effect_tok_s']:+,.0f}"
+        rows.append([str(rank), _cut(_name(finding)), speed, percent, f"{finding.at:g}", tokens])
     head = ["", "finding", "tok/s", "", "at C", "KV tokens"]
     risks = any(finding.kind == "risk" for finding in answer.findings)
     title = "What each change brings" + ("; a risk, what it would take away:" if risks else ":")
     return [title, *table(head, rows, left=(0, 1), gap=" ")]
 
 
+def _cut(text: str, most: int = 48) -> str:
+    return text if len(text) <= most else f"{text[: most - 3]}..."
+
+
 def _name(finding: Finding) -> str:
     chance = "" if finding.chance is None else f" ({100 * finding.chance:.0f} % chance)"
+    if finding.kind == "start" and finding.name.startswith(_START):
+        return f"{_START}{no_room(finding.name.removeprefix(_START))}"
     return f"risk: {finding.name}" if finding.kind == "risk" else f"{finding.name}{chance}"
 
 
@@ -78,13 +88,19 @@ def _differences(found: tuple[Difference, ...]) -> list[str]:
         if item.measured is None:
             lines.append(wrapped(f"{item.source}: {item.explanation}", "  - ", "    "))
             continue
-        ratio = f", {item.ratio:.2f} of it" if item.ratio is not None else ""
-        figures = f"{number(item.measured)} {item.unit} measured, {number(item.predicted)} predicted{ratio}"
+        ratio = f", {item.ratio:.2f} times that" if item.ratio is not None else ""
+        said_so = item.unit in ("1/s", "tok/s")         # by the name of the figure
+        unit = "" if said_so or not item.unit else f" {item.unit}"
+        figures = f"predicted {number(item.predicted)}{unit}, measured {number(item.measured)}{ratio}"
         lines.append(wrapped(f"{item.what}: {figures}; {item.explanation}", "  - ", "    "))
         texts = [other.text for other in item.alternatives[1:]]
         if texts and "|".join(texts) not in said:
             said.add("|".join(texts))
             lines.append(wrapped("; ".join(texts), "      or ", "      "))
+    if any(item.explanation == "no single term explains it" for item in found):
+        text = ("perfmodel calibrate fits several factors to the run at once; clocks held down, other work on the "
+                "GPUs, and the client of the benchmark are not in the model")
+        lines.append(wrapped(text, "  - next: ", "    "))
     return lines
 
 
@@ -130,7 +146,8 @@ def explained_text(answer: Explained) -> str:
 
 
 _NAMES = {"step": "step", "tok_s": "output tok/s", "ttft": "TTFT", "tpot": "TPOT",
-          "memory": "memory of the binding rank", "kv_tokens": "KV tokens", "weights": "weights"}
+          "memory": "memory of the binding rank", "kv_tokens": "KV tokens", "weights": "weights",
+          "collective": "collective"}
 
 
 def _value(answer: Explained, value: float | None) -> str:
@@ -138,19 +155,19 @@ def _value(answer: Explained, value: float | None) -> str:
         return "-"
     if answer.figure in ("weights", "memory"):
         return gb_gib(value)
-    if answer.figure in ("step", "ttft", "tpot"):
+    if answer.figure in ("step", "ttft", "tpot", "collective"):
         return si(value, "s")
     return f"{value:,.4g}" if value < 1e4 else f"{value:,.0f}"
 
 
 def _terms(answer: Explained) -> list[str]:
     units = {"tok_s": "s of a request", "weights": "GB", "memory": "GB", "kv_tokens": "tokens"}
-    unit = units.get(answer.figure, "ms")
-    scale = {"ms": 1e3, "GB": 1e-9}.get(unit, 1.0)
+    unit = units.get(answer.figure, "us" if answer.figure == "collective" else "ms")
+    scale = {"us": 1e6, "ms": 1e3, "GB": 1e-9}.get(unit, 1.0)
     rows = [[part.name, number(abs(scale * part.value)) if part.value >= 0 else f"-{number(-scale * part.value)}",
              f"{100 * part.share:.1f}"] for part in answer.parts]
     lines = table(["", unit, "%"], rows)
-    if answer.figure in ("step", "ttft"):
+    if answer.figure in ("step", "ttft", "collective"):
         lines += ["", "each term as SymPy has it, every maximum on the side that holds:"]
         lines += [wrapped(f"{part.name} = {part.formula}", "  ", "      ") for part in answer.parts if part.formula]
     return lines
@@ -159,9 +176,15 @@ def _terms(answer: Explained) -> list[str]:
 def _elasticities(answer: Explained) -> list[str]:
     if not answer.elasticities:
         return []
-    rows = [[e.name, e.kind, f"{e.elasticity:+.3f}", f"{100 * e.plus_ten_percent:+.2f} %"] for e in answer.elasticities]
+    rows = [[e.name, e.kind, f"{e.elasticity:+.3f}", plus_ten(e)] for e in answer.elasticities]
     return ["", f"what +10 % of a parameter does to {_NAMES[answer.figure]}:",
             *table(["parameter", "of", "elasticity", "+10 % gives"], rows, left=(0, 1))]
+
+
+def plus_ten(e: Elasticity) -> str:
+    """What +10 % of a parameter gives, or as much more of it as is possible."""
+    text = f"{100 * e.plus_ten_percent:+.2f} %"
+    return text if e.moved > 0.0999 else f"{text} (only {100 * e.moved:+.1f} % fits)"
 
 
 def _break_even(found: BreakEven, first: str, second: str) -> list[str]:

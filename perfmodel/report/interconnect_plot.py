@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from perfmodel.errors import BadInput
+from perfmodel.report.layout import over_gpus
 from perfmodel.report.style import COLOURS, MARKERS, plain_ticks, styled, title
 from perfmodel.units import format_bytes
 
@@ -51,7 +52,7 @@ def _draw(cost: CollectiveCost, sizes: np.ndarray, measured: Any, ax: Any) -> No
     )
     _ticks(ax, x)
     plain_ticks(ax.yaxis)
-    title(ax, f"{cost.op} over {cost.ranks} GPUs; {cost.assumptions[0].partition(':')[0]}")
+    title(ax, f"{cost.op} {over_gpus(cost.ranks)}; {cost.assumptions[0].partition(':')[0]}")
     ax.legend(loc="upper left", ncols=2)
 
 

@@ -42,12 +42,12 @@ def _between(low: float, high: float) -> str:
     return f"{a}-{b} {unit}" if unit == other else f"{a} {unit}-{b} {other}"
 
 
-def job_text(job: Job) -> str:
+def job_text(job: Job, brief: bool = False) -> str:
     """Wall time with its band, phases, what it costs, and what each factor does if that was asked."""
-    return "\n".join([wrapped(heading(job.deployment), rest="  "), "", *_body(job)])
+    return "\n".join([wrapped(heading(job.deployment), rest="  "), "", *_body(job, brief)])
 
 
-def deadline_text(answer: InTime) -> str:
+def deadline_text(answer: InTime, brief: bool = False) -> str:
     """How many nodes, and the job on them."""
     job = answer.job
     lines = [
@@ -59,14 +59,20 @@ def deadline_text(answer: InTime) -> str:
         ),
         "",
     ]
-    return "\n".join([*lines, *_body(job)])
+    return "\n".join([*lines, *_body(job, brief)])
 
 
 def _nodes(count: int) -> str:
     return f"{count:,} node{'s' if count > 1 else ''}"
 
 
-def _body(job: Job) -> list[str]:
+def _running(job: Job) -> str:
+    """How many run at once, and on one node where there are several."""
+    total = f"{job.concurrency:,.0f} running at once"
+    return total if job.nodes == 1 else f"{total}, {job.concurrency / job.nodes:,.4g} a node"
+
+
+def _body(job: Job, brief: bool) -> list[str]:
     band = f"80 % band {duration(job.makespan_s_low)} to {duration(job.makespan_s_high)}"
     on = f" on {_nodes(job.nodes)}" if job.nodes > 1 else ""
     what = f"{job.samples:,} samples take" if job.samples > 1 else "1 sample takes"
@@ -79,8 +85,8 @@ def _body(job: Job) -> list[str]:
     energy = f"{number(job.energy_kwh)} kWh ({number(job.energy_kwh_low)} to {number(job.energy_kwh_high)})"
     lines += [
         "",
-        f"{job.output_tokens:,.0f} output tokens, {number(job.output_tok_s)} tok/s over the whole job, "
-        f"{job.concurrency:g} running",
+        wrapped(f"{job.output_tokens:,.0f} output tokens, {number(job.output_tok_s)} tok/s over the whole job, "
+                f"{_running(job)}"),
         f"{number(job.gpu_hours)} GPU-hours, {energy}",
     ]
     if job.failures:
@@ -88,7 +94,7 @@ def _body(job: Job) -> list[str]:
     if job.cost is not None:
         lines.append(f"cost {job.cost:,.2f}")
     lines += _effects(job)
-    return [*lines, *launch_line(job.deployment.command()), *listed("assumptions", job.assumptions)]
+    return lines if brief else [*lines, *launch_line(job.deployment.command()), *listed("assumptions", job.assumptions)]
 
 
 def _effects(job: Job) -> list[str]:
@@ -102,7 +108,7 @@ def _effects(job: Job) -> list[str]:
             *table(["factor", "moved", "wall time", "change"], rows, left=(0,))] if rows else []  # fmt: skip
 
 
-def comparison_text(comparison: JobComparison) -> str:
+def comparison_text(comparison: JobComparison, brief: bool = False) -> str:
     """One row a strategy; with a deadline, the nodes that each needs."""
     jobs, late = comparison.jobs, comparison.deadlines
     names = labels([job.deployment for job in jobs])
@@ -118,6 +124,8 @@ def comparison_text(comparison: JobComparison) -> str:
     head += ["cost"] if money else []
     lines = [wrapped(title, rest="  "), "", *tables(head, rows)]
     lines += ["", *(wrapped(line, rest="     ") for line in short)] if short else []
+    if brief:
+        return "\n".join([*lines, *listed("no answer", comparison.refused)])
     lines += ["", "phases, hours:", "", *_phases(keys, jobs)]
     return "\n".join([*lines, *listed("no answer", comparison.refused), *_notes(keys, jobs)])
 
@@ -150,7 +158,7 @@ def _notes(keys: Sequence[str], jobs: Sequence[Job]) -> list[str]:
     return [*listed("assumptions", shared), *listed("assumptions of some strategies", some)]
 
 
-def forecast_text(forecast: Forecast) -> str:
+def forecast_text(forecast: Forecast, brief: bool = False) -> str:
     """What is done, what is left, and what was expected before."""
     job = forecast.job
     low, high = forecast.elapsed_s + forecast.remaining_s_low, forecast.elapsed_s + forecast.remaining_s_high
@@ -173,4 +181,5 @@ def forecast_text(forecast: Forecast) -> str:
         f"{number(job.gpu_hours * forecast.longer)} GPU-hours and {number(job.energy_kwh * forecast.longer)} kWh in all"
         + ("" if job.cost is None else f", cost {job.cost * forecast.longer:,.2f}"),
     ]  # fmt: skip
-    return "\n".join([*lines, *listed("how", forecast.notes), *listed("assumptions", job.assumptions)])
+    more = [] if brief else [*listed("how", forecast.notes), *listed("assumptions", job.assumptions)]
+    return "\n".join([*lines, *more])

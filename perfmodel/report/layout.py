@@ -101,6 +101,41 @@ def span(low: float | None, high: float | None) -> str:
     return f"{number(low)}-{number(high)}"
 
 
+_NO_ROOM = {  # verdict of a memory answer -> what finds no room
+    "oom_weights": "weights",
+    "no_kv": "KV pool",
+    "kv_too_small": "KV too small",
+    "oom_request_table": "request table",
+    "oom_graphs": "CUDA graphs",
+    "oom_sampler": "sampler",
+    "oom_prefill": "a prefill chunk",
+    "state_slots": "state slots",
+}
+
+
+def no_room(verdict: str) -> str:
+    """What finds no room, in words, by the verdict of a memory answer."""
+    return _NO_ROOM.get(verdict, verdict)
+
+
+def no_fit(verdict: str) -> str:
+    """A verdict of a memory answer in words.
+
+    >>> no_fit("oom_weights")
+    'does not fit: weights'
+    """
+    return f"does not fit: {no_room(verdict)}"
+
+
+def over_gpus(count: int) -> str:
+    """How many GPUs something lies on.
+
+    >>> over_gpus(1), over_gpus(8)
+    ('on 1 GPU', 'over 8 GPUs')
+    """
+    return "on 1 GPU" if count == 1 else f"over {count:,} GPUs"
+
+
 def heading(deployment: Deployment) -> str:
     """What is asked about, in one line."""
     d, o = deployment, deployment.options
@@ -146,7 +181,7 @@ def legend(names: Iterable[str]) -> str:
     return "; ".join(words for pattern, words in _PARTS if re.search(pattern, text))
 
 
-def launch_line(command: str) -> list[str]:
+def launch_line(command: str, title: str = "launch") -> list[str]:
     """A launch command over several lines that a shell still reads as one."""
     words = textwrap.wrap(command, WIDTH - 6, break_on_hyphens=False, break_long_words=False)
-    return ["", "launch:", *(f"  {text} \\" for text in words[:-1]), *(f"  {text}" for text in words[-1:])]
+    return ["", f"{title}:", *(f"  {text} \\" for text in words[:-1]), *(f"  {text}" for text in words[-1:])]

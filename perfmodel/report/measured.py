@@ -5,9 +5,11 @@ from __future__ import annotations
 import csv
 import io
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 from perfmodel.catalog.lookup import fold
+from perfmodel.catalog.once import csv_rows
 from perfmodel.catalog.yaml import read_text
 from perfmodel.deployment import Deployment
 from perfmodel.errors import DescriptorError
@@ -15,20 +17,27 @@ from perfmodel.errors import DescriptorError
 Point = tuple[float, float]  # concurrency, output tokens/s
 METRICS = ("output_tok_s", "output_throughput", "decode_throughput")
 MAX_BYTES = 2**22  # some 50,000 rows
+MOST_LOADS = 64
 LIKE = 0.25  # input and output lengths may differ by this share
 
 
 def read_rows(path: str | os.PathLike[str]) -> list[dict[str, str]]:
     """Rows of a CSV that has ``concurrency`` and either ``output_tok_s`` or ``metric`` and ``value``."""
     file = Path(path)
-    reader = csv.DictReader(io.StringIO(read_text(file, MAX_BYTES).removeprefix("\ufeff")))
+    text = io.StringIO(read_text(file, MAX_BYTES).removeprefix("\ufeff"))
     try:
+        reader = csv_rows(text, file.name)
         columns = set(reader.fieldnames or ())
+        if (reader.fieldnames or [""])[0].lstrip().startswith(("{", "[")):
+            raise DescriptorError(f"{file.name}: a result file, and no CSV of points", [
+                "perfmodel doctor COMMAND --benchmark FILE sets it beside the prediction",
+                "perfmodel calibrate FILE fits it",
+                "a CSV needs the columns concurrency and output_tok_s"])
         if "concurrency" not in columns or not ("output_tok_s" in columns or {"metric", "value"} <= columns):
             raise DescriptorError(f"{file.name}: needs the columns concurrency and output_tok_s, or metric and value")
         return [{key: (row.get(key) or "").strip() for key in columns} for row in reader]
     except csv.Error as error:
-        raise DescriptorError(f"{file.name}: line {reader.line_num}: {error}") from None
+        raise DescriptorError(f"{file.name}: {error}") from None
 
 
 def matching(
@@ -46,6 +55,16 @@ def matching(
         if sound and _same(row, deployment) and _like(row, input_tokens, output_tokens):
             points.append(point)
     return points
+
+
+def and_measured(concurrency: Iterable[float], points: Iterable[Point]) -> list[float]:
+    """The loads that are asked about and those that were measured, so that both meet at the same ones.
+
+    >>> and_measured([8, 1], [(4.0, 200.0), (8.0, 371.0)])
+    [8, 1, 4.0]
+    """
+    asked = list(concurrency)
+    return [*asked, *sorted({c for c, _ in points if c >= 1} - set(asked))][:MOST_LOADS]
 
 
 def _same(row: dict[str, str], deployment: Deployment) -> bool:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from perfmodel.report import page_inputs
-from perfmodel.report.layout import heading, labels, legend, number, span
+from perfmodel.report.layout import heading, labels, legend, no_fit, number, over_gpus, span
+from perfmodel.report.measured import and_measured
 from perfmodel.report.page_blocks import Block, Code, Items, Picture, Section, Table, Text
 from perfmodel.units import gb_gib
 
@@ -67,15 +68,16 @@ def ask(
     output_tokens: Any = 1024,
     arrival: str | None = None,
     others: Sequence[Deployment] = (),
-    measured: Callable[[ServingCurve], Sequence[Point]] = lambda _: (),
+    measured: Sequence[Point] = (),
     job: Job | None = None,
 ) -> Answers:
-    """Ask every question of a report."""
+    """Ask every question of a report; the loads that were measured are asked about too."""
     from perfmodel.insight import explain, whatif
     from perfmodel.serving import predict
     from perfmodel.step import memory, step
 
-    load = {"concurrency": concurrency, "input_tokens": input_tokens, "output_tokens": output_tokens}
+    loads = np.unique(and_measured(np.atleast_1d(np.asarray(concurrency, float)).tolist(), measured))
+    load = {"concurrency": loads, "input_tokens": input_tokens, "output_tokens": output_tokens}
     report = memory(deployment)
     curve = predict(deployment, **load, arrival=arrival)
     beside = tuple((predict(d, **load, arrival=arrival), memory(d, hints=False)) for d in others)
@@ -86,7 +88,7 @@ def ask(
     heaviest = float(np.max(curve.concurrency))
     parts = explain("tok_s", deployment, concurrency=heaviest, input_tokens=input_tokens, output_tokens=output_tokens,
                     arrival=arrival)  # fmt: skip
-    return Answers(deployment, report, curve, cost, changes, parts, command, beside, tuple(measured(curve)), job,
+    return Answers(deployment, report, curve, cost, changes, parts, command, beside, tuple(measured), job,
                    curve.warnings)  # fmt: skip
 
 
@@ -127,7 +129,7 @@ def _answer(a: Answers) -> list[Block]:
     best = max(points, key=lambda p: p["output_tok_s"])
     m = a.memory
     fits = (f"It fits, with a KV cache of {m.kv_tokens_total:,} tokens in the whole deployment." if m.fits
-            else f"It does not fit ({m.verdict}): {m.pool.reason}.")  # fmt: skip
+            else f"It {no_fit(m.verdict)} ({m.pool.reason}).")  # fmt: skip
     found: list[Block] = [Text(fits, strong=True)]
     alone = points[0]["output_tok_s"] / points[0]["concurrency"]
     speed = (f"{number(best['output_tok_s'])} output tokens/s over all GPUs at {best['concurrency']:g} in flight "
@@ -153,7 +155,7 @@ def _memory(a: Answers) -> list[Block]:
     weights = float(np.sum(r.placement.weights_bytes)) * tp * d.options.dp
     head = ("stage", "ranks", "layers", "weights, GiB", "KV pool, GiB", "runtime, GiB", "free, GiB")
     alt = f"Stacked bars of memory per GPU against its limit: {'fits' if r.fits else 'does not fit'}."
-    return [Picture("memory", r, alt), Text(f"{kv} Weights: {gb_gib(weights)} over {d.gpus} GPUs."), Table(head, rows)]
+    return [Picture("memory", r, alt), Text(f"{kv} Weights: {gb_gib(weights)} {over_gpus(d.gpus)}."), Table(head, rows)]
 
 
 def _speed(a: Answers) -> list[Block]:
@@ -179,7 +181,8 @@ def _speed(a: Answers) -> list[Block]:
     if a.others:
         names = labels([c.deployment for c in both.curves])
         found.append(Table(("strategy", "fits", *(f"tok/s at {p['concurrency']:g}" for p in a.curve.points)),
-                           [[name, "yes" if r.fits else r.verdict, *(number(p["output_tok_s"]) for p in c.points)]
+                           [[name, "yes" if r.fits else no_fit(r.verdict),
+                             *(number(p["output_tok_s"]) for p in c.points)]
                             for name, c, r in zip(names, both.curves, both.memories, strict=True)]))  # fmt: skip
         found.append(Text(legend(names)))
     return found
@@ -198,6 +201,8 @@ def _step(a: Answers) -> list[Block]:
 
 
 def _changes(a: Answers) -> list[Block]:
+    from perfmodel.report.insight_text import plus_ten
+
     found: list[Block] = []
     if a.whatif is not None:
         last = a.whatif.concurrency[-1]
@@ -206,15 +211,17 @@ def _changes(a: Answers) -> list[Block]:
             if o.tok_s is None or o.memory is None:
                 rows.append([o.change, "-", "-", "-", o.refused])
                 continue
+            if not o.memory.fits:
+                rows.append([o.change, "-", "-", "-", no_fit(o.memory.verdict)])
+                continue
             value, low, high = (float(band[-1]) for band in o.tok_s)
             now = value - o.gain[-1]
             gain = f"{100 * o.gain[-1] / now:+.0f} %" if now else "-"
-            fits = "yes" if o.memory.fits else o.memory.verdict
-            rows.append([o.change, number(value), span(low, high), gain, o.way if fits == "yes" else fits])
+            rows.append([o.change, number(value), span(low, high), gain, o.way])
         found += [Text(f"One thing changed, the model asked again; output tokens/s at {last:g} in flight:"),
                   Table(("change", "tok/s", "80 % band", "against now", "how, or why not"), rows)]  # fmt: skip
     if a.explained is not None:
-        rows = [[e.name, e.kind, f"{100 * e.plus_ten_percent:+.2f} %"]
+        rows = [[e.name, e.kind, plus_ten(e)]
                 for e in a.explained.elasticities[:MOST_ELASTICITIES]]  # fmt: skip
         found += [Text(f"What 10 % more of one parameter does to the tokens/s at {float(a.curve.concurrency.max()):g} "
                        "in flight:"), Table(("parameter", "kind", "tokens/s"), rows)]  # fmt: skip

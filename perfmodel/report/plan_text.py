@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 _FRONT_ROWS = 10
 
 
-def plan_text(plan: Plan) -> str:
-    """Ranked plans with their bands; money per million output tokens where there is a price."""
+def plan_text(plan: Plan, brief: bool = False) -> str:
+    """Ranked plans with their bands; money per million output tokens where there is a price. ``brief``: no more."""
     best = plan.choices[0].deployment
     nodes = dict.fromkeys([row["node"] for row in plan.fleet] or [best.node.name])
     title = f"{best.model.name} on {', '.join(nodes)}: best {plan.target.replace('_', ' ')}"
-    return "\n".join([
+    ranked = [
         wrapped(title, rest="  "),
         wrapped(_searched(plan), rest="  "),
         "",
@@ -26,13 +26,16 @@ def plan_text(plan: Plan) -> str:
         "",
         wrapped(f"C: requests in flight; TTFT and TPOT in ms. {_ahead(plan)}"),
         *_fleet(plan),
+    ]
+    more = [
         "",
         "Pareto front:",
         "",
         *_front(plan),
         *_commands(plan.choices),
         *listed("assumptions", plan.assumptions),
-    ])  # fmt: skip
+    ]
+    return "\n".join(ranked if brief else [*ranked, *more])
 
 
 def _searched(plan: Plan) -> str:
@@ -47,7 +50,7 @@ def _ranking(plan: Plan) -> list[str]:
     rows = []
     for rank, (choice, words) in enumerate(zip(plan.choices, told, strict=True), start=1):
         point, job = choice.curve.points[0], choice.job
-        row = [str(rank), choice.name, *words, str(choice.gpus), f"{point['concurrency']:g}",
+        row = [str(rank), choice.name, *words, str(choice.gpus), f"{point['concurrency']:,g}",
                number(point["output_tok_s"]), span(point["output_tok_s_low"], point["output_tok_s_high"]),
                number(point["ttft_ms"]), number(point["tpot_ms"]), choice.deployment.options.kv_dtype]
         if job is not None:
@@ -108,7 +111,7 @@ def _front(plan: Plan) -> list[str]:
     picked = sorted({round(i * (count - 1) / max(1, _FRONT_ROWS - 1)) for i in range(_FRONT_ROWS)})
     points = [plan.pareto[i] for i in picked if i < count]
     several = len({(p["node"], p["engine"], p["model"]) for p in plan.pareto}) > 1
-    rows = [[f"{p['tok_s_per_user']:.1f}", f"{p['tok_s_per_gpu']:.1f}", p["strategy"], f"{p['concurrency']:g}",
+    rows = [[f"{p['tok_s_per_user']:,.1f}", f"{p['tok_s_per_gpu']:,.1f}", p["strategy"], f"{p['concurrency']:,g}",
              *([p["node"], p["engine"]] if several else [])] for p in points]
     return tables(["tok/s a user", "tok/s a GPU", "strategy", "C", *(["node", "engine"] if several else [])], rows)
 
@@ -120,7 +123,9 @@ def _commands(choices: Sequence[Choice]) -> list[str]:
         d = choice.deployment
         lines += ["", wrapped(f"{rank}. {choice.name}, {d.options.engine} {d.options.version} on {d.node.name}")]
         for count, role, command in choice.commands:
-            times = "" if count == 1 and not role else f" {count} x{' for ' + role if role else ''}, behind a router"
+            times = f" {count} x" if count > 1 or role and " of " not in role else ""
+            times += f", {role}" if " of " in role else f" for {role}" if role else ""
+            times += ", behind a router" if times and (count > 1 or choice.pools) and "each other" not in role else ""
             lines += [f"   launch{times}:", *_broken(command)]
         lines += ["   measure:", *_broken(choice.measure)]
     return lines

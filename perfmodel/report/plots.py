@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from perfmodel.errors import BadInput, UnknownName
-from perfmodel.report.layout import heading, labels
+from perfmodel.report.layout import heading, labels, no_fit
 from perfmodel.report.style import COLOURS as COLOURS
 from perfmodel.report.style import (
     LINES,
@@ -119,7 +119,7 @@ def _memory_bars(report: MemoryReport, ax: Any) -> None:
     ax.set_ylim(0, 1.1 * max(limit, float(height.max())))
     ax.set_ylabel("memory of one GPU [GB]")
     ax.grid(axis="x", visible=False)
-    answer = "fits" if report.fits else f"does not fit ({report.verdict}, rank {report.binding_rank} binds)"
+    answer = "fits" if report.fits else f"{no_fit(report.verdict)}, rank {report.binding_rank} binds"
     title(ax, f"{heading(d)}\n{answer}")
     legend_beside(ax)
 
@@ -176,7 +176,7 @@ def step_groups(cost: StepCost, most: int = 7) -> dict[str, np.ndarray]:
     for row in cost.rows:
         name = "all-reduce" if row.name.startswith("all-reduce") else row.name
         rows[name] = rows.get(name, 0.0) + 1e3 * np.broadcast_to(np.asarray(row.seconds, float), shape).ravel()
-    order = sorted(rows, key=lambda name: -float(np.max(rows[name] / np.sum(list(rows.values()), axis=0))))
+    order = sorted(rows, key=lambda name: -float(np.max(np.abs(rows[name]) / np.sum(list(rows.values()), axis=0))))
     shown = {name: rows[name] for name in order[:most]}
     rest = [rows[name] for name in order[most:]]
     return {**shown, **({f"{len(rest)} smaller rows": np.sum(rest, axis=0)} if rest else {})}
@@ -187,13 +187,16 @@ def _step_bars(cost: StepCost, most: int, ax: Any) -> None:
 
     names = point_names(cost)
     at = np.arange(len(names), dtype=float)
-    height = stack(ax, at, step_groups(cost, most), 0.66)
+    groups = step_groups(cost, most)
+    height = stack(ax, at, groups, 0.66)
     low, high = (1e3 * np.atleast_1d(np.asarray(v, float)).ravel() for v in (cost.seconds_low, cost.seconds_high))
     below, above = np.maximum(height - low, 0).tolist(), np.maximum(high - height, 0).tolist()
     band = {"fmt": "none", "ecolor": "black", "elinewidth": 1.1, "capsize": 4, "label": "80 % band"}
     ax.errorbar(at, height, [below, above], **band)
     words = np.ravel(np.asarray(cost.bound_by, dtype=object))
-    for x, top, word in zip(at, np.maximum(height, high), words, strict=True):
+    under = np.sum([np.minimum(values, 0.0) for values in groups.values()], axis=0)
+    tops = np.maximum(height - under, high)
+    for x, top, word in zip(at, tops, words, strict=True):
         ax.annotate(str(word), (x, top), (0, 3), textcoords="offset points", ha="center", fontsize=9)
     ax.set_xticks(at, [name.split(" ", 1)[1].replace(", ", "\n") for name in names])
     first = "batch [sequences of one engine copy]" if cost.phase == "decode" else "prompt [tokens]"
@@ -201,7 +204,7 @@ def _step_bars(cost: StepCost, most: int, ax: Any) -> None:
     ax.set_ylabel(f"one {cost.phase} step [ms]")
     margin = 0.6 + (1.0 if len(names) == 1 else 0.0)
     ax.set_xlim(-margin, len(names) - 1 + margin)
-    ax.set_ylim(0, 1.1 * float(np.max(np.maximum(height, high))))
+    ax.set_ylim(1.1 * float(np.min(under)), 1.1 * float(np.max(tops)))
     ax.grid(axis="x", visible=False)
     title(ax, heading(cost.deployment))
     legend_beside(ax)

@@ -5,19 +5,31 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from perfmodel.report.layout import heading, labels, launch_line, legend, listed, number, span, table, tables, wrapped
+from perfmodel.report.layout import (
+    heading,
+    labels,
+    launch_line,
+    legend,
+    listed,
+    no_room,
+    number,
+    span,
+    table,
+    tables,
+    wrapped,
+)
 
 if TYPE_CHECKING:
     from perfmodel.report.measured import Point
     from perfmodel.serving import Comparison, ServingCurve
 
 
-def curve_text(curve: ServingCurve, measured: Sequence[Point] = ()) -> str:
-    """Tokens/s, TTFT and TPOT by concurrency, and where the time of a token goes."""
+def curve_text(curve: ServingCurve, measured: Sequence[Point] = (), brief: bool = False) -> str:
+    """Tokens/s, TTFT and TPOT by concurrency, and, unless ``brief``, where the time of a token goes."""
     rows = [
         [
-            f"{_asked(p):g}",
-            f"{p['running']:.4g}",
+            f"{_asked(p):,g}",
+            f"{p['running']:,.4g}",
             number(p["output_tok_s"]),
             span(p["output_tok_s_low"], p["output_tok_s_high"]),
             number(p["ttft_ms"]),
@@ -33,6 +45,8 @@ def curve_text(curve: ServingCurve, measured: Sequence[Point] = ()) -> str:
     if curve.goodput_req_s is not None and curve.good_share is not None:
         good = [[f"{_asked(p):g}", number(p["goodput_req_s"]), f"{p['good_share']:.0%}"] for p in curve.points]
         lines += ["", *table([sign, "goodput, req/s", "within limits"], good, left=())]
+    if brief:
+        return "\n".join([*lines, *_measured(curve, measured)])
     lines += ["", "TPOT by what it goes to, ms:", *_parts(curve), *_measured(curve, measured)]
     return "\n".join([*lines, *launch_line(curve.deployment.command()), *listed("assumptions", curve.assumptions)])
 
@@ -69,7 +83,7 @@ def _measured(curve: ServingCurve, measured: Sequence[Point]) -> list[str]:
     return ["", *table(head, rows, left=())] if rows else []
 
 
-def comparison_text(comparison: Comparison) -> str:
+def comparison_text(comparison: Comparison, brief: bool = False) -> str:
     """One row a strategy, best first: tokens/s by concurrency, then memory and what binds."""
     curves = comparison.curves
     names = labels([curve.deployment for curve in curves])
@@ -77,12 +91,15 @@ def comparison_text(comparison: Comparison) -> str:
     order = "those that fit first, then by the largest concurrency"
     title = f"{d.model.name} on {d.node.name}, {len(curves)} strategies; {order}"
     lines = [wrapped(title, rest="  "), _load(curves[0])]
+    fits = [report.fits for report in comparison.memories]
     body = [
-        [name, *(number(p["output_tok_s"]) for p in curve.points)] for name, curve in zip(names, curves, strict=True)
+        [name if good else f"{name} *", *(number(p["output_tok_s"]) for p in curve.points)]
+        for name, curve, good in zip(names, curves, fits, strict=True)
     ]
     lines += ["", *tables(["tok/s", *_columns(curves[0])], body)]
+    lines += [] if all(fits) else ["* does not fit; speed as if it did"]
     lines += ["", *_verdicts(comparison, names), "", wrapped(legend(names), rest="  ")]
-    return "\n".join([*lines, *_notes(comparison, names)])
+    return "\n".join(lines if brief else [*lines, *_notes(comparison, names)])
 
 
 def _verdicts(comparison: Comparison, names: Sequence[str]) -> list[str]:
@@ -91,7 +108,7 @@ def _verdicts(comparison: Comparison, names: Sequence[str]) -> list[str]:
     for name, curve, report in zip(names, comparison.curves, comparison.memories, strict=True):
         point = curve.points[-1]
         band = span(point["output_tok_s_low"], point["output_tok_s_high"])
-        verdict = "yes" if report.fits else report.verdict
+        verdict = "yes" if report.fits else f"no: {no_room(report.verdict)}"
         rows.append([name, verdict, f"{report.kv_tokens_total:,}", f"{point['running']:,g}", band, point["bound_by"]])
     head = ["", "fits", "KV tokens", f"running\nat C={last:g}", "tok/s,\n80 % band", "bound by"]
     return table(head, rows, left=(0, 1, 5))

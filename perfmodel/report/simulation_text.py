@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from perfmodel.serving.simulate import Simulation
 
 
-def simulation_text(run: Simulation, notes: Sequence[str] = (), **limits: float) -> str:
-    """Rates, percentiles, and goodput where limits are given."""
+def simulation_text(run: Simulation, notes: Sequence[str] = (), brief: bool = False, **limits: float) -> str:
+    """Rates, percentiles, and goodput where limits are given; unless ``brief``, the launch and what was assumed."""
     answer = run.to_dict(**limits)
     lines = [wrapped(heading(run.deployment), rest="  "), *(wrapped(note, rest="  ") for note in notes), ""]
     columns = ("mean", "p50", "p90", "p95", "p99")
@@ -31,7 +31,8 @@ def simulation_text(run: Simulation, notes: Sequence[str] = (), **limits: float)
         lines.append(f"goodput with {said}: {number(answer['goodput_req_s'])} requests/s, "
                      f"{answer['good_share']:.1%} of all")  # fmt: skip
     lines = [wrapped(line, rest="  ") if len(line) > 80 else line for line in lines]
-    return "\n".join([*lines, *launch_line(run.deployment.command()), *listed("assumptions", run.assumptions)])
+    more = [] if brief else [*launch_line(run.deployment.command()), *listed("assumptions", run.assumptions)]
+    return "\n".join([*lines, *more])
 
 
 def _ms(value: float | None) -> str:

@@ -127,17 +127,23 @@ def legend_above(ax: Any, columns: int = 2) -> None:
 
 
 def stack(ax: Any, at: np.ndarray, parts: Mapping[str, np.ndarray], width: float, lying: bool = False) -> np.ndarray:
-    """Bars on top of each other, or one after the other from the left; the result is where they end."""
-    end = np.zeros(len(at))
+    """Bars on top of each other, or one after the other from the left; the result is what they add up to.
+
+    Standing bars below 0 hang from the axis.
+    """
+    end, below = np.zeros(len(at)), np.zeros(len(at))
     for i, (name, values) in enumerate(parts.items()):
         look = {"label": name, "color": COLOURS[i % len(COLOURS)], "hatch": HATCHES[i % len(HATCHES)],
                 "edgecolor": "white", "linewidth": 0.5}  # fmt: skip
         if lying:
             ax.barh(at, values, width, left=end, **look)
         else:
-            ax.bar(at, values, width, bottom=end, **look)
+            under = np.asarray(values) < 0
+            ax.bar(at, values, width, bottom=np.where(under, below, end), **look)
+            below = below + np.where(under, values, 0.0)
+            values = np.where(under, 0.0, values)
         end = end + values
-    return end
+    return end + below
 
 
 def log2_axis(ax: Any, values: Any) -> None:

@@ -2,28 +2,44 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from perfmodel.report.layout import heading, launch_line, listed, number, span, table, tables, wrapped
+from perfmodel.report.layout import (
+    heading,
+    launch_line,
+    listed,
+    no_room,
+    number,
+    over_gpus,
+    span,
+    table,
+    tables,
+    wrapped,
+)
 from perfmodel.units import format_bytes, gb_gib, si
 
 if TYPE_CHECKING:
     from perfmodel.step import CollectiveCost, MemoryReport, StepCost
 
 
-def memory_text(report: MemoryReport) -> str:
-    """Does it fit: a row a stage, what binds, and all that the binding rank holds."""
+def memory_text(report: MemoryReport, brief: bool = False) -> str:
+    """Does it fit: a row a stage, what binds, and, unless ``brief``, all that the binding rank holds."""
     d = report.deployment
-    answer = "Fits" if report.fits else f"Does not fit ({report.verdict})"
+    answer = "Fits" if report.fits else f"Does not fit ({no_room(report.verdict)})"
     bound = report.binding_rank // d.options.tp
     lines = [wrapped(f"{answer}: {heading(d)}", rest="  "), "", *_stages(report)]
     if d.options.dp > 1:
         lines.append(f"each of the {d.options.dp} copies the same")
     stage = f" (stage {bound})" if report.placement.stages > 1 else ""
-    lines += ["", wrapped(f"{report.pool.reason}", f"rank {report.binding_rank}{stage} binds: ", "  ")]
-    lines += [*_kv_lines(report), "", f"rank {report.binding_rank} holds:", *_holds(report, bound)]
+    reason = re.sub(r"; rank \d+ binds$", "", report.pool.reason)
+    lines += ["", wrapped(reason, f"rank {report.binding_rank}{stage} binds: ", "  ")]
+    lines += _kv_lines(report)
+    if brief:
+        return "\n".join(lines)
+    lines += ["", f"rank {report.binding_rank} holds:", *_holds(report, bound)]
     return "\n".join([*lines, *launch_line(d.command()), *listed("assumptions", report.assumptions)])
 
 
@@ -66,7 +82,7 @@ def _kv_lines(report: MemoryReport) -> list[str]:
         f"{report.kv_tokens_total:,} in the whole deployment: "
         f"{report.max_sequences_at_context:,} sequences of {context:,} tokens at once"
     )
-    return [wrapped(kv, "KV cache: ", "  "), wrapped(f"{gb_gib(whole)} over {d.gpus} GPUs", "weights: ", "  ")]
+    return [wrapped(kv, "KV cache: ", "  "), wrapped(f"{gb_gib(whole)} {over_gpus(d.gpus)}", "weights: ", "  ")]
 
 
 def _holds(report: MemoryReport, stage: int) -> list[str]:
@@ -157,7 +173,7 @@ def collective_text(cost: CollectiveCost) -> str:
         for size, seconds, low, high, busbw, algorithm, protocol in zip(*(answer[n] for n in names), strict=True)
     ]
     head = ["size", "time", "80 % band", "busbw, GB/s", "runs as"]
-    lines = [f"{cost.op} over {cost.ranks} GPUs", "", *table(head, rows, left=(4,))]
+    lines = [f"{cost.op} {over_gpus(cost.ranks)}", "", *table(head, rows, left=(4,))]
     return "\n".join([*lines, *listed("assumptions", cost.assumptions)])
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from perfmodel.report.layout import heading, listed, number, span, table, wrapped
+from perfmodel.report.layout import heading, listed, no_fit, number, span, table, wrapped
 
 if TYPE_CHECKING:
     from perfmodel.insight.whatif import Outcome, WhatIf
@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 MOST_LOADS = 4
 
 
-def whatif_text(answer: WhatIf) -> str:
-    """One line a change, best first; below, how each was asked."""
+def whatif_text(answer: WhatIf, brief: bool = False) -> str:
+    """One line a change, best first; below, unless ``brief``, how each was asked."""
     loads = answer.concurrency[-MOST_LOADS:]
     first = len(answer.concurrency) - len(loads)
     rows = [["now", *_rates(answer.base, first, False), "", _load(answer.base)]]
@@ -26,6 +26,8 @@ def whatif_text(answer: WhatIf) -> str:
     lines = [wrapped(heading(answer.deployment), rest="  "), "", f"With one thing changed, {order}:", "",
              *table(head, rows)]
     lines += listed("not answered", (f"{o.change}: {o.refused}" for o in answer.outcomes if o.refused))
+    if brief:
+        return "\n".join(lines)
     for o in answer.outcomes:
         if not o.refused:
             lines += ["", *_details(answer, o)]
@@ -62,11 +64,12 @@ def _details(answer: WhatIf, o: Outcome) -> list[str]:
     assert o.tok_s is not None and o.memory is not None
     point, low, high = (band[-1] for band in o.tok_s)
     way = f" ({o.way})" if o.way else ""
-    fits = "" if o.memory.fits else f"does not fit ({o.memory.verdict}); speed as if it did; "
-    text = (f"{o.change}{way}: {fits}{number(point)} tok/s at C={answer.concurrency[-1]:g}, "
-            f"80 % band {span(low, high)}; {o.memory.kv_tokens_total:,} KV tokens")
-    lines = [wrapped(text, "", "  ")]
+    speed = (f"{number(point)} tok/s at C={answer.concurrency[-1]:g}, 80 % band {span(low, high)}; "
+             f"{o.memory.kv_tokens_total:,} KV tokens")
+    fits = o.memory.fits
+    lines = [wrapped(f"{o.change}{way}: {speed if fits else f'{no_fit(o.memory.verdict)} ({o.memory.pool.reason})'}",
+                     "", "  ")]
     lines += [wrapped(note, "  - ", "    ") for note in o.assumptions]
-    if o.others:
+    if o.others and fits:
         lines.append(wrapped("; ".join(o.others), "  other ways: ", "    "))
     return lines

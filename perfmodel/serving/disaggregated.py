@@ -80,6 +80,8 @@ def disaggregated(
     )
     ttft = (FRONT.alone_s(inputs.mean) + wait + way)[None] + np.broadcast_to(prompt, (len(prompt), len(asked)))
     tpot = np.stack([np.interp(batch, grid, np.broadcast_to(row, grid.shape)) for row in np.atleast_2d(steps)])
+    if flight is not None and outputs.mean > 1:  # between two captured batches the step jumps: by Little's law
+        tpot = tpot / tpot[0] * np.maximum(flight / served - ttft[0], 0.0) / (outputs.mean - 1)
     rate = served * outputs.mean * tpot[0] / tpot
     slower = alone / n_prefill > 1 / (n_decode * rate_of_batch[-1])
     over = np.zeros(len(asked), bool) if rates is None else rates > capacity

@@ -8,10 +8,11 @@ import numpy as np
 
 from perfmodel.costs.serving import queue_wait_quantile_s, queue_wait_s
 from perfmodel.deployment import Deployment
-from perfmodel.serving.closed_loop import closed_loop, steps_before_s
+from perfmodel.serving.closed_loop import closed_loop
 from perfmodel.serving.curve import Band, ServingCurve
 from perfmodel.serving.frontend import FRONT
 from perfmodel.serving.lengths import Lengths
+from perfmodel.serving.loop_times import steps_before_s
 
 _GRID = 64
 
@@ -35,9 +36,9 @@ def open_loop(
     over = rates > capacity
     busy = np.minimum(rates / capacity, 1.0)
     copies = np.maximum(flight / deployment.options.dp, 1.0)
-    before = steps_before_s(deployment, copies, curve.tpot_s[0])
+    before = steps_before_s(deployment, copies, curve.tpot_s[0], outputs.mean)
     # what others' prefills add to the steps that come first is waited for in the queue below, and only there
-    twice = steps_before_s(deployment, copies, curve.parts.get("prefill of others", 0.0))
+    twice = steps_before_s(deployment, copies, curve.parts.get("prefill of others", 0.0), outputs.mean)
     prefill = np.maximum(curve.ttft_s[0] - FRONT.alone_s(inputs.mean) - before, 0.0)
     beside = _beside(curve, deployment, prefill, outputs.mean)
     service = prefill + beside

@@ -10,10 +10,11 @@ import numpy as np
 
 from perfmodel.deployment import Deployment
 from perfmodel.errors import BadInput, UnknownName, is_number, shown
-from perfmodel.serving.closed_loop import ROUNDS, closed_loop
+from perfmodel.serving.closed_loop import closed_loop
 from perfmodel.serving.curve import ServingCurve
 from perfmodel.serving.disaggregated import disaggregated
 from perfmodel.serving.lengths import parse_lengths
+from perfmodel.serving.loop import ROUNDS
 from perfmodel.serving.open_loop import open_loop
 from perfmodel.serving.service import Service, engine_of, imbalance, prompt_of, with_limits, with_offload, with_router
 from perfmodel.serving.validity import claim

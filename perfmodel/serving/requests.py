@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import csv
-import json
 from pathlib import Path
 
+from perfmodel.catalog.once import csv_rows, loads, why
 from perfmodel.catalog.yaml import check_plain
 from perfmodel.errors import BadInput
 
@@ -20,7 +20,7 @@ def read_requests(path: str | Path) -> list[tuple[int, int]]:
         if file.stat().st_size > _MOST_BYTES:
             raise BadInput(f"{file.name} is larger than {_MOST_BYTES >> 20} MiB")
         with file.open(newline="", encoding="utf-8") as handle:
-            rows = map(_object, handle) if file.suffix in (".jsonl", ".ndjson") else csv.DictReader(handle)
+            rows = map(_object, handle) if file.suffix in (".jsonl", ".ndjson") else csv_rows(handle, file.name)
             pairs = []
             for number, row in enumerate(rows, start=1):
                 if number > _MOST_ROWS:
@@ -35,9 +35,9 @@ def read_requests(path: str | Path) -> list[tuple[int, int]]:
 
 def _object(line: str) -> dict[str, object]:
     try:
-        value = json.loads(line)
-    except (ValueError, RecursionError):
-        raise BadInput("a line is not JSON") from None
+        value = loads(line, finite=True)
+    except (ValueError, RecursionError) as error:
+        raise BadInput(f"a line of requests: {why(error)}") from None
     return value if isinstance(value, dict) else {}
 
 

@@ -42,6 +42,8 @@ class Copy:
         self.made, self.began_step = [0] * count, [0] * count  # tokens made before a preemption
         self.now, self.step, self.next, self.ended = 0.0, 0, 0, 0
         self.before = 0.0  # when the last forward began
+        self.waited = 0  # decode steps that prompts have waited for others
+        self.blind = 0  # decode steps since one at which it looked for requests
         self.waiting: deque[int] = deque()
         self.parts: list[list[int]] = []  # [request, prompt tokens done] of prompts that are cut
         self.running: list[tuple[int, int, int]] = []  # heap of (last step, request, turn)
@@ -64,9 +66,10 @@ class Copy:
         """Run the iterations that begin before ``until``."""
         while True:
             seen = self.before if self.rules.ahead and self.size else self.now
-            while self.next < self.issued and self.ready[self.next] <= seen:
-                self.waiting.append(self.next)
-                self.next += 1
+            if not (self.size and self.blind % self.rules.every):
+                while self.next < self.issued and self.ready[self.next] <= seen:
+                    self.waiting.append(self.next)
+                    self.next += 1
             if not (self.size or self.waiting or self.parts):
                 if self.next >= self.issued or self.ready[self.next] >= until:
                     break
@@ -101,7 +104,7 @@ class Copy:
         front = self.front
         prompt = self.inputs[request]
         self.free = max(self.free, self.began[request]) + front.occupied_s(prompt)
-        self.ready[request] = self.free + front.service_s(prompt) - front.occupied_s(prompt)
+        self.ready[request] = self.free
 
     @property
     def load(self) -> int:
@@ -114,6 +117,8 @@ class Copy:
 
     def _prefill(self) -> bool:
         """One forward with prompt tokens, if the rules let any in: cut prompts first, then those that wait."""
+        if self._holds():
+            return False
         tables, rules, size, groups = self.tables, self.rules, self.size, self.tables.groups
         each = rules.budget - (-(-size // groups) if rules.mixes else 0)
         if each <= 0:
@@ -158,6 +163,21 @@ class Copy:
         self._forward(tokens, seen / tokens, prompts, done)
         return True
 
+    def _holds(self) -> bool:
+        """Whether prompts go on waiting for others, while some decode."""
+        rules = self.rules
+        if not (self.size and self.waited < rules.wait_steps):
+            self.waited = 0
+            return False
+        tokens = self.size
+        for request in self.waiting:
+            tokens += self._need(request)
+            if tokens >= rules.wait_tokens:
+                self.waited = 0
+                return False
+        self.waited += 1
+        return True
+
     def _need(self, request: int) -> int:
         """Prompt tokens to compute, those of an answer thrown out included."""
         return self.inputs[request] + self.made[request] - self.found[request]
@@ -187,7 +207,7 @@ class Copy:
     def _forward(self, tokens: int, seen: float, prompts: int, done: list[int]) -> None:
         """Price it, let decoding go on inside it or after it, and start the requests whose prompt is complete."""
         tables, size = self.tables, self.size
-        self.before = self.now
+        self.before, self.blind = self.now, 0
         if not size:
             self.now += tables.prompt_s(tokens, seen, prompts)
             at = self.now
@@ -251,12 +271,17 @@ class Copy:
         steps = min(running[0][0] - self.step, max(free, 1))
         if self.next < self.issued and not self.waiting and size < tables.limit:
             until = min(until, self.ready[self.next])
-        if self.parts:
+        if self.parts or self.waited:
             steps = 1
         elif until < FOREVER:
-            steps = max(1, min(steps, int((until - self.now) / first) + 1))
+            far = max(1, int((until - self.now) / first) + 1)
+            every = self.rules.every
+            if every > 1:  # on to the next step at which it looks
+                far += -(self.blind + far) % every
+            steps = min(steps, far)
         self.now += steps * (first + 0.5 * slope * (steps - 1))
         self.before = self.now - first - slope * (steps - 1)
+        self.blind += steps
         self._advance(steps)
 
     def _advance(self, steps: int) -> None:

@@ -16,7 +16,7 @@ from perfmodel.placement import place
 from perfmodel.serving.frontend import FRONT, NOTE, Front
 from perfmodel.serving.scheduler import Copy
 from perfmodel.serving.tables import ServerTables, server_tables
-from perfmodel.step.memory import kv_pool
+from perfmodel.step.memory import idle_gpus, kv_pool
 from perfmodel.step.slots import arrival_of
 
 ROUTERS = ("round-robin", "least-loaded")
@@ -166,9 +166,10 @@ def _possible(deployment: Deployment, longest: int) -> tuple[str, ...]:
     if longest > context:
         raise BadInput(f"the longest request has {longest:,} tokens; the context is {context:,}")
     pool = kv_pool(place(deployment))
+    idle = idle_gpus(deployment)
     if pool.verdict == "fits":
-        return ()
-    return (f"memory says no ({pool.verdict}: {pool.reason}); the speed is of a deployment that cannot start",)
+        return idle
+    return (*idle, f"memory says no ({pool.verdict}: {pool.reason}); the speed is of a deployment that cannot start",)
 
 
 Load = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]  # arrivals, inputs, outputs, tokens found

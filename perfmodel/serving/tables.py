@@ -130,8 +130,8 @@ def _prompts(placement: Placement, table: dict[str, float], rules: Scheduling, p
     """
     d = placement.deployment
     most = min(rules.budget, _MOST_TOKENS)
-    captured = d.engine.capture_sizes(d.options, d.facts)
-    edges = [size + k for size in captured[-1:] for k in (0, 1) if size + k <= most]
+    captured = d.engine.prefill_graph_tokens(d.options, d.facts)
+    edges = [captured + k for k in (0, 1) if 0 < captured + k <= most]
     tokens = np.unique(np.round([*np.geomspace(1, most, _GRID), *edges]))
     own = (tokens + 1) / 2  # what a token of a chunk sees of the chunk itself, on average: the least it can see
     near = np.maximum(own, prompt / 4)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import csv
-import json
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from perfmodel.catalog.once import csv_rows, loads, why
 from perfmodel.catalog.yaml import check_plain
 from perfmodel.errors import BadInput
 
@@ -42,7 +42,7 @@ def _lines(file: Path) -> Iterator[str]:
 
 
 def _csv(file: Path) -> Iterator[dict[str, Any]]:
-    for row in csv.DictReader(_lines(file)):
+    for row in csv_rows(_lines(file), file.name):
         yield {str(key).strip(): value for key, value in row.items() if key is not None}
 
 
@@ -51,9 +51,9 @@ def _json_lines(file: Path) -> Iterator[dict[str, Any]]:
         if not line.strip():
             continue
         try:
-            value = json.loads(line)
-        except (ValueError, RecursionError):
-            raise BadInput(f"{file.name}, line {number} is not JSON") from None
+            value = loads(line, finite=True)
+        except (ValueError, RecursionError) as error:
+            raise BadInput(f"{file.name}, line {number}: {why(error)}") from None
         if not isinstance(value, dict):
             raise BadInput(f"{file.name}, line {number} is not a JSON object")
         yield value

@@ -72,12 +72,13 @@ def read_trace(path: str | Path, form: str | None = None, limit: int | None = No
         if form is None:
             form = _form(row, name)
         when, prompt, answer = (_field(row, names, where) for names in COLUMNS[form])
+        _, given_in, given_out = (_column(row, names) for names in COLUMNS[form])
         if form in ("burstgpt", "azure") and _empty(prompt, answer):
             dropped += 1
             continue
         times.append(_CLOCK[form](when, where))
-        inputs.append(whole(prompt, where, "input"))
-        outputs.append(whole(answer, where, "output"))
+        inputs.append(whole(prompt, where, given_in))
+        outputs.append(whole(answer, where, given_out))
         if "hash_ids" in row and row["hash_ids"] is not None:
             ids.append(_ids(row["hash_ids"], where))
             held += len(ids[-1])
@@ -108,11 +109,15 @@ def _form(row: dict[str, Any], name: str) -> str:
     )
 
 
+def _column(row: dict[str, Any], names: tuple[str, ...]) -> str:
+    """The first of these names that the row has."""
+    return next((one for one in names if one in row), names[0])
+
+
 def _field(row: dict[str, Any], names: tuple[str, ...], where: str) -> Any:
-    for one in names:
-        if one in row:
-            return row[one]
-    raise BadInput(f"{where} has no {names[0]}")
+    if (one := _column(row, names)) in row:
+        return row[one]
+    raise BadInput(f"{where} has no {one}")
 
 
 def _empty(prompt: Any, answer: Any) -> bool:
@@ -152,6 +157,6 @@ _CLOCK: dict[str, Callable[[Any, str], float]] = {
 
 
 def _ids(value: Any, where: str) -> tuple[int, ...]:
-    if not isinstance(value, list) or not all(isinstance(one, int) for one in value):
-        raise BadInput(f"{where}: hash_ids must be a list of whole numbers")
+    if not isinstance(value, list) or not all(type(one) is int and abs(one) < 2**64 for one in value):
+        raise BadInput(f"{where}: hash_ids must be a list of whole numbers of at most 64 bits")
     return tuple(value)

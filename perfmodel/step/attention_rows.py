@@ -59,7 +59,8 @@ def _mla(bench: Bench, kind: str, a: Mla, load: Load) -> list[Row]:
         rows.append(gemm(bench, "absorbed kv_b products", "absorbed", tokens, absorb, a.kv_lora_rank, 2, part=kind))
     if load.phase == "decode":
         cached = kv_bytes_per_token_layer(a, bench.options.kv_dtype, 1) - index_bytes(a.indexer)
-        rows.append(_decode(bench, attended, heads, latent, a.kv_lora_rank, cached))
+        rows += [_decode(bench, attended, heads, latent, a.kv_lora_rank, cached),
+                 *_gathered(bench, load, heads, latent, a.kv_lora_rank)]
     elif a.indexer:
         rows.append(_prefill(bench, attended, heads, latent, a.kv_lora_rank))
     else:
@@ -91,7 +92,8 @@ def _gqa(bench: Bench, kind: str, a: Gqa, load: Load) -> list[Row]:
     attended = _picked(load, a.indexer, load.context)
     if load.phase == "decode":
         token_bytes = kv_heads * (a.head_dim + value) * bench.kv_bytes_per_value
-        rows.append(_decode(bench, attended, heads, a.head_dim, value, token_bytes, kv_heads))
+        rows += [_decode(bench, attended, heads, a.head_dim, value, token_bytes, kv_heads),
+                 *_gathered(bench, load, heads, a.head_dim, value)]
     else:
         rows.append(_prefill(bench, attended, heads, a.head_dim, value))
     rows.append(_output(bench, kind, load, heads * value))
@@ -184,6 +186,18 @@ def _decode(
         compute="attention_decode_compute_efficiency",
         memory=busy * f["attention_dram_efficiency"],
     )
+
+
+def _gathered(bench: Bench, load: Load, heads: float, key: float, value: float) -> list[Row]:
+    """Kernels around the collectives of decode context parallelism: queries put together and laid out by heads, partial
+    outputs weighted by their softmax sums and laid out by ranks, and back. Source: vLLM v1/attention/ops/common.py
+    (correct_attn_out) and the communicator's gather and scatter along heads, which copy before or after NCCL."""
+    dcp = bench.options.dcp
+    if dcp == 1:
+        return []
+    ours, all_heads = load.tokens * heads * ACTIVATION, load.tokens * heads * dcp * ACTIVATION
+    traffic = 2 * (ours + all_heads) * key + (4 * all_heads + 2 * ours) * value
+    return [price(bench, "context-parallel merge", 0.0, traffic, 5)]
 
 
 def _prefill(bench: Bench, load: Load, heads: float, key: float, value: float) -> Row:

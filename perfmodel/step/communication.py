@@ -21,7 +21,7 @@ from perfmodel.costs.pipeline import hop_bytes
 from perfmodel.deployment import Deployment
 from perfmodel.engines.rules import Collective
 from perfmodel.placement import Links, Protocol
-from perfmodel.step.operations import ACTIVATION, Load, Row
+from perfmodel.step.operations import ACTIVATION, Bench, Load, Row
 
 # Start-up of kernels that skip NCCL, inside a CUDA graph, and what every peer beyond the first adds to their barriers.
 # Kind: derived from kernel tables of aiconfigurator-core 0.12.0 (custom_allreduce, vLLM 0.24.0; RTX PRO 6000 x2: 4.1
@@ -42,14 +42,18 @@ def nccl_choice(
     That is the first protocol whose limit holds the message; where no limits are known, the fastest.
     """
     protocols = links.protocols(op, ranks)
-    times = np.stack(np.broadcast_arrays(*(nccl_s(op, message_bytes, ranks, p, factors) for p in protocols)))
-    limits = [p.until_bytes for p in protocols]
-    if any(np.isfinite(limits)):
-        holds = np.stack([np.broadcast_to(np.asarray(message_bytes) <= limit, times.shape[1:]) for limit in limits])
-        index = np.argmax(holds, axis=0)
-    else:
+    names = tuple(p.name for p in protocols)
+    limits = np.maximum.accumulate([p.until_bytes for p in protocols])
+    if not any(np.isfinite(p.until_bytes) for p in protocols):
+        times = np.stack(np.broadcast_arrays(*(nccl_s(op, message_bytes, ranks, p, factors) for p in protocols)))
         index = np.argmin(times, axis=0)
-    return tuple(p.name for p in protocols), index, np.take_along_axis(times, index[None], axis=0)[0]
+        return names, index, np.take_along_axis(times, index[None], axis=0)[0]
+    index = np.searchsorted(limits, message_bytes)
+    first, last = int(np.min(index)), int(np.max(index))
+    seconds = nccl_s(op, message_bytes, ranks, protocols[first], factors)
+    for i in range(first + 1, last + 1):                # only protocols that some message takes
+        seconds = np.where(index < i, seconds, nccl_s(op, message_bytes, ranks, protocols[i], factors))
+    return names, np.broadcast_to(index, np.shape(seconds)), seconds
 
 
 def nccl_s(op: str, message_bytes: Any, ranks: int, p: Protocol, factors: dict[str, Any]) -> Any:
@@ -134,14 +138,17 @@ def _backends(deployment: Deployment, ranks: int, message_bytes: Any) -> Any:
     return names[index].reshape(sizes.shape)
 
 
-def collective_row(call: Collective, load: Load, deployment: Deployment, links: Links, factors: dict[str, Any]) -> Row:
-    """One collective of the step as a priced row."""
+def collective_row(call: Collective, load: Load, deployment: Deployment, bench: Bench) -> Row:
+    """One collective of the step as a priced row; calls of one size are priced once."""
     sampled_all = load.sampled * deployment.options.dp_attention
     tokens = {"local": load.tokens, "global": load.all_tokens, "sampled": load.sampled, "sampled_global": sampled_all}[
         call.tokens
     ]
     message = call.bytes_per_token * tokens + call.bytes_fixed
-    seconds = collective_s(call.op, message, call.ranks, deployment, links, factors)
+    seconds = bench.once(
+        (load, call.op, call.ranks, call.tokens, call.bytes_per_token, call.bytes_fixed),
+        lambda: collective_s(call.op, message, call.ranks, deployment, bench.machine.links, bench.factors),
+    )
     name = f"{call.op.replace('_', '-')} ({call.place})"
     return Row(name, seconds, message_bytes=message, kernels=1.0, bound="communication")
 

@@ -12,6 +12,7 @@ from perfmodel.deployment import Deployment
 from perfmodel.errors import BadInput, shown
 from perfmodel.placement import Placement, place
 from perfmodel.step import forward
+from perfmodel.step.difference import LEARNT
 from perfmodel.step.factors import factors_of
 from perfmodel.step.memory import running_limit
 from perfmodel.step.operations import Row, mapped
@@ -186,6 +187,8 @@ def source_of(row: Row) -> str:
     """Where the formula of a row lives."""
     if row.bound == "communication":
         return "costs/collectives.py"
+    if row.bound == LEARNT:
+        return "costs/difference.py"
     if row.bound in ("pipeline", "host"):
         return "costs/pipeline.py" if row.bound == "pipeline" else "costs/launch.py"
     if "experts" in row.name and "shared" not in row.name:

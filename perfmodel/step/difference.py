@@ -14,7 +14,7 @@ from perfmodel.step.operations import Row
 if TYPE_CHECKING:
     from perfmodel.step.forward import Forward
 
-ROW = "measured beside the model"
+ROW, LEARNT = "learnt difference", "learnt"
 FREE = "own_difference"     # a calibration that is being fitted moves the curve by this
 
 
@@ -38,4 +38,4 @@ def beside(forward: Forward, deployment: Deployment, batch: Any, factors: dict[s
         return forward
     more = forward.seconds * np.expm1(log)
     return replace(forward, seconds=forward.seconds + more,
-                   listed=lambda: (*forward.rows, Row(ROW, more, bound="host")))
+                   listed=lambda: (*forward.rows, Row(ROW, more, bound=LEARNT)))

@@ -96,9 +96,9 @@ class Factors:
         variance = np.einsum("i...,ij,j...->...", delta, cov, delta)
         return np.sqrt(np.maximum(variance, 0) + self.residual_sd**2)
 
-    def band(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Point, and the ends of its 80 % band (lognormal)."""
-        spread = np.exp(Z80 * self.log_sd(values))
+    def band(self, values: np.ndarray, more_sd: float = 0.0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Point, and the ends of its 80 % band (lognormal); ``more_sd``: what enters beside the factors."""
+        spread = np.exp(Z80 * np.hypot(self.log_sd(values), more_sd))
         return values[0], values[0] / spread, values[0] * spread
 
 

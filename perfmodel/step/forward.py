@@ -56,10 +56,10 @@ def layer_rows(placement: Placement, bench: Bench, kind: int, load: Load) -> lis
     sort = d.model.mlp[mlp].kind if mlp in d.model.mlp else None
     calls = [call for call in d.engine.layer_collectives(d.options, d.facts, load.phase) if call.layer == sort]
     return [
-        *attention_rows(bench, attention, load),
+        *bench.once((load, attention), lambda: attention_rows(bench, attention, load)),
         *mlp_rows(bench, mlp, load),
         *residual_rows(bench, (attention != NONE) + (mlp != NONE), load),
-        *(collective_row(call, load, d, bench.machine.links, bench.factors) for call in calls),
+        *(collective_row(call, load, d, bench) for call in calls),
     ]
 
 
@@ -70,7 +70,7 @@ def stage_edges(placement: Placement, bench: Bench, stage: int, load: Load) -> l
     calls = [call for call in d.engine.step_collectives(d.options, d.facts, load.phase) if where[call.stage]]
     return [
         *edge_rows(bench, load, first, last),
-        *(collective_row(call, load, d, bench.machine.links, bench.factors) for call in calls),
+        *(collective_row(call, load, d, bench) for call in calls),
     ]
 
 
@@ -147,11 +147,11 @@ class Graphs:
 
 
 def graphs_of(d: Deployment, slots: Occupancy) -> Graphs:
-    """What the captured sizes make of the micro-batches in the slots; only vLLM's graphs also hold prefills."""
+    """What the captured sizes make of the micro-batches in the slots."""
     captured = d.engine.capture_sizes(d.options, d.facts)
     each = queries(d.options) if d.options.engine == "vllm" else 1      # vLLM counts tokens, others sequences
     padded, eager = pad_to_graph(captured, each * np.ceil(slots.batch / d.options.dp_attention))
-    return Graphs(padded / each, eager, float(max(captured)) if captured and d.options.engine == "vllm" else 0.0)
+    return Graphs(padded / each, eager, float(d.engine.prefill_graph_tokens(d.options, d.facts)))
 
 
 def decode(
@@ -304,8 +304,7 @@ def prefill(
     load, chunks = prefill_load(placement, tokens, context, prompts, chunk)
     staged = stages(placement, bench, load)
     if graph_tokens is None:
-        captured = d.engine.capture_sizes(d.options, d.facts)
-        graph_tokens = max(captured) if captured and d.options.engine == "vllm" else 0
+        graph_tokens = d.engine.prefill_graph_tokens(d.options, d.facts)
     launch = factors["eager_kernel_s"] * factors["host_speed"]
     device, host = staged.sums(), [
         np.where(load.tokens > graph_tokens,

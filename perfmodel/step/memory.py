@@ -30,6 +30,11 @@ class MemoryReport:
     hints: tuple[str, ...]
     assumptions: tuple[str, ...]
 
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What to know beside the answer: GPUs that nothing uses."""
+        return idle_gpus(self.deployment)
+
     def parts(self, stage: int) -> dict[str, float]:
         """Bytes of one rank of a stage by part: weights, KV pool, runtime rows. [B]"""
         weights = {name: float(values[stage]) for name, values in self.placement.parts.items()}
@@ -71,6 +76,7 @@ class MemoryReport:
             "kv_tokens_total": self.kv_tokens_total,
             "max_sequences_at_context": self.max_sequences_at_context,
             "hints": list(self.hints),
+            "warnings": list(self.warnings),
             "deployment": self.deployment.to_dict(),
             "assumptions": list(self.assumptions),
         }
@@ -112,6 +118,16 @@ def memory(deployment: Deployment, hints: bool = True) -> MemoryReport:
         advice,
         deployment.assumptions,
     )
+
+
+def idle_gpus(deployment: Deployment) -> tuple[str, ...]:
+    """GPUs of the node that the strategy leaves out, as a warning; nothing where there are none."""
+    d = deployment
+    if d.gpus >= d.node.count:
+        return ()
+    idle = d.node.count - d.gpus
+    return (f"{idle} of the {d.node.count} GPUs of {d.node.name} {'is' if idle == 1 else 'are'} idle: {d.name} uses "
+            f"{d.gpus}; tp, pp or dp use more",)
 
 
 def kv_pool(placement: Placement) -> KvPool:

@@ -7,7 +7,7 @@ Every function returns `Row`s whose fields broadcast: [draws of the factors, slo
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from perfmodel.catalog import Format, ModelArch, Moe
@@ -36,7 +36,7 @@ class Row:
     compute_s: Any = 0.0
     memory_s: Any = 0.0
     latency_s: Any = 0.0
-    bound: str = ""  # set where it is not decided by the three parts: communication, host, pipeline
+    bound: str = ""  # set where it is not decided by the three parts: communication, host, pipeline, learnt
 
 
 FIELDS = ("seconds", "flop", "bytes", "message_bytes", "kernels", "compute_s", "memory_s", "latency_s")
@@ -70,6 +70,13 @@ class Bench:
     machine: Machine
     factors: dict[str, Any]
     kv_bytes_per_value: float
+    kept: dict[Any, Any] = field(default_factory=dict, repr=False)  # what `once` has made
+
+    def once(self, key: Any, make: Callable[[], Any]) -> Any:
+        """What ``make`` gives, made once: layers of several kinds share an attention and calls of one size."""
+        if key not in self.kept:
+            self.kept[key] = make()
+        return self.kept[key]
 
     def form(self, role: str, part: str = "", tensor: str = "") -> tuple[str, Format]:
         """Name and format of a weight by its role, the section of the model file and its own name."""

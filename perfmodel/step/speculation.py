@@ -117,7 +117,7 @@ def _head_layer(placement: Placement, bench: Bench, load: Load) -> list[Row]:
     sums = [call for call in calls if call.layer == calls[0].layer and call.op == "all_reduce"]
     return [*(attention_rows(bench, kind, load) if kind else []),
             _gemm(bench, load.tokens, 2 * width, model.hidden), _gemm(bench, load.tokens, model.hidden, width),
-            *(collective_row(call, load, d, bench.machine.links, bench.factors) for call in sums)]
+            *(collective_row(call, load, d, bench) for call in sums)]
 
 
 def _draft_model(spec: Speculation, staged: Stages, placement: Placement, bench: Bench, load: Load, batch: Any,

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from perfmodel.cli.compare import default_strategies
-from perfmodel.report.layout import number, span
+from perfmodel.report.layout import no_fit, number, span
 from perfmodel.serving import Comparison
 from perfmodel.ui import ask, pictures
 from perfmodel.ui.address import MOST_STRATEGIES, SLIDERS, View, checked, keywords, strategy_text
@@ -123,7 +123,7 @@ def _verdict(view: View, i: int, answer: Answer) -> None:
         st.badge("fits", icon=":material/check:", color="green")
         st.caption(f"{report.kv_tokens_total:,} KV tokens, {report.max_sequences_at_context:,} full sequences at once")
     else:
-        st.badge(f"does not fit: {report.verdict}", icon=":material/close:", color="red")
+        st.badge(no_fit(report.verdict), icon=":material/close:", color="red")
         st.caption(f"rank {report.binding_rank} binds: {plain(report.pool.reason)}")
         for k, hint in enumerate(report.hints[:2]):
             _cure(view, i, k, hint)

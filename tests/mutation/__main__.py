@@ -5,10 +5,13 @@ import os
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from math import sqrt
 from pathlib import Path
 
 import click
+
+from .limits import BREADTH
 
 ROOT = Path(__file__).parents[2]
 COPIED = ("perfmodel", "hardware", "models", "tests")
@@ -24,11 +27,16 @@ COPIED = ("perfmodel", "hardware", "models", "tests")
 def main(size: int, seed: int, rooms: tuple[str, ...], out: Path, survivors: bool, report_only: bool) -> None:
     """Exit code 1: a room has fewer than 85 % of its mutants killed."""
     out = out.resolve()
+    if not (survivors or report_only):
+        shutil.rmtree(out / "mutants", ignore_errors=True)  # mutmut keeps the head of a file that changed below it
     if not report_only:
         _copy(out)
     os.chdir(out)  # where mutmut looks for its settings
     from .sample import ROOMS, mutants, sample
 
+    if not report_only:
+        _mutmut([next(name for names in mutants(out, "costs").values() for name in names)])
+        _choose(out)        # that run has recorded which tests reach which function, and written all mutants
     chosen = {}
     for room in rooms or ROOMS:
         files = mutants(out, room)
@@ -39,14 +47,12 @@ def main(size: int, seed: int, rooms: tuple[str, ...], out: Path, survivors: boo
         killed = _status(out, "killed")
         names = [name for name in names if name not in killed]
     if not report_only:
-        _mutmut(names[:1])      # records which tests reach which function
-        _choose(out)
         _mutmut(names)
     sys.exit(0 if _report(out, chosen) else 1)
 
 
 def _copy(out: Path) -> None:
-    """A copy of what the tests need; what mutmut knows from an earlier run stays."""
+    """A copy of what the tests need."""
     out.mkdir(parents=True, exist_ok=True)
     for name in COPIED:
         shutil.rmtree(out / name, ignore_errors=True)
@@ -64,14 +70,16 @@ def _mutmut(names: list[str]) -> None:
 
 
 def _choose(out: Path) -> None:
-    """Of the tests that reach a function keep the 40 fastest, and 40 at even distances among the others."""
+    """Of the tests that reach a function keep the 40 that reach the fewest others, and 40 at even distances beyond."""
     path = out / "mutants" / "mutmut-stats.json"
     stats = json.loads(path.read_text())
     took, reach = stats["duration_by_test"], stats["tests_by_mangled_function_name"]
+    breadth = Counter(test for tests in reach.values() for test in tests)
     for name, tests in reach.items():
-        tests = sorted(tests, key=lambda test: (took.get(test, 0.0), test))
+        tests = sorted(tests, key=lambda test: (breadth[test], took.get(test, 0.0), test))
         reach[name] = tests[:40] + tests[40 :: max(1, len(tests[40:]) // 40)][:40]
     path.write_text(json.dumps(stats))
+    path.with_name(BREADTH).write_text(json.dumps(breadth))
 
 
 def _status(out: Path, *wanted: str) -> dict[str, str]:
