@@ -43,9 +43,16 @@ def a_command(engine: str, draw: Any) -> tuple[str, str, bool, str]:
         "quantization": st.sampled_from(FORMATS), "nccl": st.sampled_from(["NCCL_P2P_DISABLE=1", "NCCL_PROTO=LL"]),
         "layers_per_stage": st.just((layers - 7 * (pp - 1), *[7] * (pp - 1))),
     }  # fmt: skip
+    maybe |= {
+        "vllm": {"prefill_graphs": st.just(False)},
+        "sglang": {"prefill_graphs": st.just(False), "receive_interval": st.integers(2, 50)},
+        "tensorrt-llm": {"prefill_graphs": st.just(True), "batch_wait_steps": st.integers(1, 40),
+                         "batch_wait_ratio": st.integers(1, 100).map(lambda n: n / 100)},
+    }[engine]  # fmt: skip
     chosen = {key: draw(values) for key, values in maybe.items() if draw(st.booleans())}
     if chosen.get("cuda_graphs") is False:
         chosen.pop("max_graph_batch", None)
+        chosen.pop("prefill_graphs", None)
     if moe:
         chosen |= {"ep": draw(st.sampled_from([1, tp])), "dp_attention": draw(st.sampled_from([1, tp]))}
     else:
