@@ -117,3 +117,11 @@ def test_prefill_graphs_hide_the_launches_of_short_prompts() -> None:
     load: dict[str, Any] = {"concurrency": 1, "inputs": [400] * 3, "outputs": [5] * 3, "front": NO_FRONT}
     first = [pm.simulate(d, **load).ttft_s.mean() for d in (on, off)]
     assert first[0] < 0.9 * first[1]
+
+
+def test_engines_built_beforehand_neither_launch_from_python_nor_work_ahead() -> None:
+    launch: dict[str, Any] = {"model": "llama-3.1-70b", "node": "8x-h100-sxm", "tp": 4}
+    old, new = (pm.deploy(**launch, engine=f"tensorrt-llm=={version}") for version in ("0.14", "1.0"))
+    assert float(pm.prefill(old, tokens=100).seconds) < float(pm.prefill(new, tokens=100).seconds)
+    assert float(steps_before_s(old, 10.0, 0.01)) == near(0.005)
+    assert float(steps_before_s(new, 10.0, 0.01)) == near(0.015)

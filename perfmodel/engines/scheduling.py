@@ -42,7 +42,7 @@ def scheduling(engine: ModuleType, options: Options) -> Scheduling:
     thousand steps). TensorRT-LLM CapacitySchedulerPolicy GUARANTEED_NO_EVICT,
     chunked context off; pyexecutor/py_executor.py _waiting_requests (batch_wait_timeout_iters).
     """
-    return replace(_rules(engine, options), ahead=engine.overlaps_host(options))
+    return replace(_rules(engine, options), ahead=engine.schedules_ahead(options))
 
 
 def _rules(engine: ModuleType, options: Options) -> Scheduling:

@@ -13,9 +13,13 @@ from perfmodel.engines.options import Facts, Options
 from perfmodel.engines.tensorrt_llm_flags import launch_command, parse_command
 from perfmodel.engines.tensorrt_llm_memory import kv_pool, runtime_rows
 from perfmodel.engines.tensorrt_llm_network import all_reduce_backend, layer_collectives, step_collectives
+from perfmodel.engines.versions import at_least
 from perfmodel.errors import IllegalDeployment, UnknownName
 
-VERSIONS = ("1.0",)  # stands for the main branch that was read; no release was opened
+# 1.0 stands for the main branch that was read. 0.14 stands for engines that were built beforehand and run by the C++
+# runtime: no Python launches a kernel, and no overlap scheduler works ahead. Source: TensorRT-LLM release notes of 1.0
+# (the PyTorch architecture becomes the default), docs on the overlap scheduler of the PyTorch backend.
+VERSIONS = ("0.14", "1.0")
 
 KV_DTYPES = ("bf16", "fp16", "fp8", "fp8_e4m3", "int8", "nvfp4")
 ATTENTION_PAGE = {"trtllm": 32, "flashinfer": 32, "vanilla": 32}  # tokens_per_block
@@ -23,8 +27,8 @@ ATTENTION_PAGE = {"trtllm": 32, "flashinfer": 32, "vanilla": 32}  # tokens_per_b
 
 def resolve(options: Options, facts: Facts) -> tuple[Options, tuple[str, ...]]:
     """Fill every None by the default of ``trtllm-serve``; say in words what was filled."""
-    notes = ["engine rules: TensorRT-LLM's main branch for every version; captured batches, micro-batches and "
-             "collectives are not read in its sources but assumed"]
+    notes = ["engine rules: TensorRT-LLM's main branch for every version, but for launches before 1.0; captured "
+             "batches, micro-batches and collectives are not read in its sources but assumed"]
     found: dict[str, object] = {"version": options.version or VERSIONS[-1]}
 
     def fill(name: str, value: object, why: str = "trtllm-serve default") -> None:
@@ -100,11 +104,12 @@ def capture_sizes(options: Options, facts: Facts) -> tuple[int, ...]:
 
 
 def prefill_graph_tokens(options: Options, facts: Facts) -> int:
-    """Largest chunk whose prefill runs in piecewise graphs: none but with torch_compile_config.
+    """Largest chunk whose prefill needs no launches from Python: none but with torch_compile_config, all before 1.0.
 
     Source: TensorRT-LLM llmapi/llm_args.py TorchCompileConfig, enable_piecewise_cuda_graph off by default.
     """
-    return (resolve(options, facts)[0].prefill_chunk or 0) if options.prefill_graphs else 0
+    built = not at_least(options.version or VERSIONS[-1], "1.0")
+    return (resolve(options, facts)[0].prefill_chunk or 0) if options.prefill_graphs or built else 0
 
 
 def slots(options: Options) -> int:
@@ -134,6 +139,11 @@ def overlaps_host(options: Options) -> bool:
     return options.pp == 1
 
 
+def schedules_ahead(options: Options) -> bool:
+    """Whether the next step is made up while one runs, so that who comes meanwhile misses it: since 1.0."""
+    return options.pp == 1 and at_least(options.version or VERSIONS[-1], "1.0")
+
+
 def mixes_prefill(options: Options) -> bool:
     """Whether prompt tokens join the decode batch: in-flight batching does."""
     return True
@@ -149,5 +159,5 @@ def admission_reserve(options: Options) -> tuple[float, float, float]:
 
 __all__ = ["KV_DTYPES", "VERSIONS", "all_reduce_backend", "capture_sizes", "check", "fill", "kv_pool",
            "launch_command", "layer_collectives", "max_running", "mixes_prefill", "overlaps_host", "parse_command",
-           "pipeline_split", "prefill_graph_tokens", "resolve", "runtime_rows", "slot_limit", "slots",
-           "step_collectives"]
+           "pipeline_split", "prefill_graph_tokens", "resolve", "runtime_rows", "schedules_ahead", "slot_limit",
+           "slots", "step_collectives"]

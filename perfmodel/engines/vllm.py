@@ -222,9 +222,15 @@ def overlaps_host(options: Options) -> bool:
     return at_least(options.version or VERSIONS[-1], "0.14" if options.pp == 1 else "0.22")
 
 
+def schedules_ahead(options: Options) -> bool:
+    """Whether the next step is made up while one runs, so that who comes meanwhile misses it."""
+    return overlaps_host(options)
+
+
 __all__ = ["KV_DTYPES", "VERSIONS", "all_reduce_backend", "capture_sizes", "check", "fill", "kv_pool",
            "launch_command", "layer_collectives", "max_running", "overlaps_host", "parse_command", "pipeline_split",
-           "prefill_graph_tokens", "resolve", "runtime_rows", "slot_limit", "slots", "step_collectives"]
+           "prefill_graph_tokens", "resolve", "runtime_rows", "schedules_ahead", "slot_limit", "slots",
+           "step_collectives"]
 
 
 def mixes_prefill(options: Options) -> bool:

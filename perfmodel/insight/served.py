@@ -67,7 +67,7 @@ _SWITCH = {"on": True, "off": False}
 def engine_of(row: dict[str, str]) -> str:
     """Engine and version of a row; an unstated version by its date."""
     stated = VERSION.match(row["engine_version"])
-    if stated and row["engine"] != "tensorrt-llm":
+    if stated:
         return f"{row['engine']}=={stated[1]}"
     since, before = UNSTATED.get(row["engine"], ("", ""))
     if "" < row["date"] < since:

@@ -145,7 +145,7 @@ def together_s(loop: Loop, table: dict[str, Any]) -> Any:
 def steps_before_s(deployment: Deployment, running: Any, tpot: Any, output: Any = np.inf, new: Any = 1.0) -> Any:
     """Steps of others that come first: half of the one under way, or of those until the engine looks; the next, where
     that is made up already; and those in which the prompt waits for others. [s]"""
-    steps = 0.5 * deployment.options.receive_interval + deployment.engine.overlaps_host(deployment.options)
+    steps = 0.5 * deployment.options.receive_interval + deployment.engine.schedules_ahead(deployment.options)
     held, joined = held_steps(deployment, running, output, new)
     steps = steps + held * (1 + joined / 2) / (1 + joined)
     return steps * gained(deployment.options) * np.clip(running - 1, 0.0, 1.0) * tpot
