@@ -73,7 +73,8 @@ def _stall(loop: Loop, decode: forward.Forward, prefill: forward.Forward, table:
 
 
 def _side(loop: Loop, step_s: np.ndarray, alone_s: np.ndarray) -> np.ndarray:
-    """Prompts that are prefilled together: as many as arrive at the rate of the loop, which they slow down."""
+    """Prompts that are prefilled together: as many as arrive at the rate of the loop, which they slow down, and no
+    fewer than answers that end in one step."""
     most = np.minimum(loop.running, np.maximum(loop.placement.deployment.options.dp_attention, loop.chunk / loop.new))
     side = np.ones_like(loop.running)
     _, joined = held_steps(loop.placement.deployment, loop.running, loop.output, loop.new)
@@ -83,7 +84,19 @@ def _side(loop: Loop, step_s: np.ndarray, alone_s: np.ndarray) -> np.ndarray:
         rate = loop.running / cycle_s
         together = joint_prefills(rate * alone_s, rate * window_s) + joined * np.exp(-rate * alone_s)
         side = 0.5 * (side + np.clip(together, 1, np.maximum(most, 1)))
-    return side
+    return np.maximum(side, np.minimum(ended_a_step(loop), most))
+
+
+def ended_a_step(loop: Loop) -> Any:
+    """Answers that end in one step.
+
+    A round of them ends over as many steps as even lengths with this spread differ by; and where decoding goes on
+    beside prefills, one more for each forward that the round began with (not in a pipeline, where chunks follow each
+    other as fast as steps do).
+    """
+    beside = loop.placement.deployment.engine.mixes_prefill(loop.placement.deployment.options)
+    forwards = loop.running * loop.new / loop.chunk if beside and loop.placement.stages == 1 else 0.0
+    return loop.running / np.maximum(np.sqrt(12) * loop.spread * loop.output + forwards, 1.0)
 
 
 def rate_of(loop: Loop, times: Times) -> Any:
@@ -116,24 +129,17 @@ def _start_s(loop: Loop, times: Times, together: Any) -> Any:
 
 
 def at_once(loop: Loop, times: Times) -> Any:
-    """Answers that end from one until the prefill that follows on it begins.
-
-    A round of answers ends over as many steps as even lengths with this spread differ by; and where decoding goes on
-    beside prefills, one more for each forward that the round began with (not in a pipeline, where chunks follow each
-    other as fast as steps do). A prompt needs its time in the front end, and the steps that come before.
-    """
+    """Answers that end from one until the prefill that follows on it begins: a prompt needs its time in the front end,
+    and the steps that come before."""
     deployment = loop.placement.deployment
     options, engine = deployment.options, deployment.engine
-    beside_steps = engine.mixes_prefill(options) and loop.placement.stages == 1
-    forwards = loop.running * loop.new / loop.chunk if beside_steps else 0.0
-    each = loop.running / np.maximum(np.sqrt(12) * loop.spread * loop.output + forwards, 1.0)
     # equal answers end with no prefill between them, others beside those of a steady loop, chunks leave half out
     mixed = np.where(loop.spread == 0, 0.0, 0.5 if engine.mixes_prefill(options) else 1.0)
     beside = times.decode.seconds + mixed * (times.tpot - times.decode.seconds)
     step = gained(options) * beside
     before = steps_before_s(deployment, loop.running, beside, loop.output, loop.new)
     late = 0.5 + (before + FRONT.alone_s(loop.new + loop.cached)) / step
-    return np.clip(each * late, 1.0, np.maximum(loop.running, 1.0))
+    return np.clip(ended_a_step(loop) * late, 1.0, np.maximum(loop.running, 1.0))
 
 
 def together_s(loop: Loop, table: dict[str, Any]) -> Any:
