@@ -122,7 +122,7 @@ def test_balanced_stages_carry_less() -> None:
 def test_flag_change_in_words() -> None:
     d = pm.deploy("kimi-k2.6", node=NODE, engine="sglang==0.5.10", pp=8, cuda_graphs=False)
     e = pm.deploy("kimi-k2.6", node=NODE, engine="sglang==0.5.10", pp=8, kv_dtype="fp8")
-    assert flag_change(d, e) == "set --kv-cache-dtype fp8; remove --disable-cuda-graph"
+    assert flag_change(d, e) == "set --kv-cache-dtype fp8_e4m3; remove --disable-cuda-graph"
     assert flag_change(d, d) == "no flag says this"
 
 

@@ -90,7 +90,7 @@ def test_steps_before_by_hand() -> None:
     # a forward of 0.9 x 1,000 tokens is full with (900 - 10) / 445 = 2 prompts: the second comes after 10 steps
     assert float(steps_before_s(d, 10.0, 0.01, 100.0, 445.0)) == near(0.01 * (1.5 + 10 * 1.5 / 2))
     plain = pm.deploy(**MODEL, engine="sglang", receive_interval=8)
-    assert float(steps_before_s(plain, 10.0, 0.01)) == near(0.01 * 5)
+    assert float(steps_before_s(plain, 10.0, 0.01, 100.0, 50.0)) == near(0.01 * 5)
 
 
 def near(value: float) -> Any:
@@ -123,5 +123,5 @@ def test_engines_built_beforehand_neither_launch_from_python_nor_work_ahead() ->
     launch: dict[str, Any] = {"model": "llama-3.1-70b", "node": "8x-h100-sxm", "tp": 4}
     old, new = (pm.deploy(**launch, engine=f"tensorrt-llm=={version}") for version in ("0.14", "1.0"))
     assert float(pm.prefill(old, tokens=100).seconds) < float(pm.prefill(new, tokens=100).seconds)
-    assert float(steps_before_s(old, 10.0, 0.01)) == near(0.005)
-    assert float(steps_before_s(new, 10.0, 0.01)) == near(0.015)
+    assert float(steps_before_s(old, 10.0, 0.01, 100.0, 50.0)) == near(0.005)
+    assert float(steps_before_s(new, 10.0, 0.01, 100.0, 50.0)) == near(0.015)

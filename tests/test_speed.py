@@ -62,7 +62,7 @@ def test_versions_of_rows() -> None:
     assert served.engine_of(row) == "vllm==0.17.0"
     assert served.engine_of({**row, "engine_version": "", "date": "2025-10-29"}) == "vllm==0.13.0"
     assert served.engine_of({**row, "engine_version": "nightly 2026-02", "date": "2026-02-05"}) == "vllm"
-    assert served.engine_of({**row, "engine": "tensorrt-llm", "engine_version": "1.0.0rc3"}) == "tensorrt-llm"
+    assert served.engine_of({**row, "engine": "tensorrt-llm", "engine_version": "1.0.0rc3"}) == "tensorrt-llm==1.0.0rc3"
 
 
 def test_what_was_served_has_room_for_a_cache() -> None:

@@ -76,7 +76,8 @@ FEW_SD = 0.25           # residual spread where fewer than 5 rows were held out
 SOURCES = {
     "kernels": {"title": "aiconfigurator-core 0.12.0 kernel tables (Apache-2.0), and GEMMs timed on one H200",
                 "url": "https://github.com/ai-dynamo/aiconfigurator"},
-    "served": {"title": "served TPOT of public benchmarks, hardware/observations/e2e-tpot.csv; steps of our own"},
+    "served": {"title": "served TPOT and TTFT of public benchmarks, hardware/observations/e2e-tpot.csv and "
+                        "e2e-serving.csv; steps of our own"},
 }
 
 
@@ -251,8 +252,10 @@ def _write(path: Path, stem: str, f: Served, engine: str | None, spread: float, 
     fitted = tuple(dict.fromkeys(row.sweep for row in rows if row.use == "fit"))
     checked = tuple(dict.fromkeys(row.sweep for row in rows if row.use == "check" and row.sweep not in fitted))
     used = {value["source"] for value in parameters.values()}
-    own_rows = (served.STEPS, parallel.PARALLEL) if any(row.kind != "e2e" for row in rows) else ()
-    files = {"served": (served.SERVED, *own_rows), "kernels": kernels.TABLE_FILES.get(f.accelerator, ())}
+    kinds = {row.kind for row in rows}
+    first = (first_token.ROWS,) if first_token.KIND in kinds else ()
+    own_rows = (served.STEPS, parallel.PARALLEL) if kinds - {"e2e", first_token.KIND} else ()
+    files = {"served": (served.SERVED, *first, *own_rows), "kernels": kernels.TABLE_FILES.get(f.accelerator, ())}
     write(path, name=stem, title=f"{engine or 'What its kernels reach'}, {f.accelerator}",
           comment=f"Made by `{COMMAND}`; do not edit by hand. sd is the standard deviation of the logarithm.",
           accelerator=f.accelerator, engine=engine, command=COMMAND, versions=versions(),

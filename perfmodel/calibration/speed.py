@@ -10,6 +10,7 @@ import numpy as np
 from perfmodel.calibration.fleet import Fleet
 from perfmodel.calibration.heldout import compared
 from perfmodel.insight import observed, parallel, served
+from perfmodel.insight.first_token import KIND as TTFT
 from perfmodel.insight.validate import LEVEL, Compared, Score, score, score_line
 
 BANDS = ((1, 1), (2, 4), (5, 16), (17, 64), (65, 256), (257, None))
@@ -47,8 +48,9 @@ class Speed:
 
 
 def speed(found: Fleet) -> Speed:
-    """Compare every served row and step with the fits of the fleet."""
-    known, unseen = (tuple(row for f in found.fits.values() for row in compared(f, by)) for by in (None, "source"))
+    """Compare every served time per token and step with the fits of the fleet."""
+    known, unseen = (tuple(row for f in found.fits.values() for row in compared(f, by) if row.kind != TTFT)
+                     for by in (None, "source"))
     kept = {FITTED: [row for row in known if row.use == "fit"], UNSEEN: [row for row in unseen if row.use == "fit"],
             "check": [row for row in unseen if row.use == "check"]}
     kept = {word: rows for word, rows in kept.items() if rows}

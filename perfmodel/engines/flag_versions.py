@@ -114,6 +114,10 @@ def refusal(engine: str, version: str, name: str) -> tuple[str, str] | None:
     if not said or said.startswith("deprecated"):
         return None
     instead = re.search(r"(?:nearest:|write) (--[\w-]+)(?:,|$)", said)
+    starts = re.findall(r"--[\w-]+", said) if said.startswith("ambiguous") else []
+    shortest = min(starts, key=len, default="")
+    if shortest and all(flag.startswith(shortest) for flag in starts):
+        return said, shortest
     return said, instead[1] if instead else ""
 
 

@@ -142,8 +142,7 @@ def prefill_graph_tokens(options: Options, facts: Facts) -> int:
     """
     settled = options.version and options.prefill_chunk and options.cuda_graphs is not None
     now = options if settled else resolve(options, facts)[0]
-    on = prefill_graph(now, facts) if options.prefill_graphs is None else options.prefill_graphs
-    if not on or not now.prefill_chunk:
+    if not prefill_graph(now, facts) or not now.prefill_chunk:
         return 0
     most = 8192 if at_least(now.version, "0.5.15") else 2048
     return min(now.prefill_chunk, most) if facts.attention == "mla" else now.prefill_chunk

@@ -40,7 +40,9 @@ FLAGS = (
     Flag(("--cuda-graph-max-bs-decode", "--cuda-graph-max-bs"), "max_graph_batch", "int"),
     Flag(("--cuda-graph-bs-decode", "--cuda-graph-bs"), "max_graph_batch", "most"),
     Flag(("--cuda-graph-backend-decode",), "_graph_backend", "str"),
-    Flag(("--disable-piecewise-cuda-graph",), "prefill_graphs", "false"),
+    Flag(("--disable-prefill-cuda-graph", "--disable-piecewise-cuda-graph"), "prefill_graphs", "false"),
+    Flag(("--enable-piecewise-cuda-graph",), "prefill_graphs", "true"),
+    Flag(("--cuda-graph-backend-prefill",), "_prefill_backend", "str"),
     Flag(("--pp-max-micro-batch-size",), "max_micro_batch", "int"),
     Flag(("--pp-async-batch-depth",), "async_depth", "int"),
     Flag(("--scheduler-recv-interval",), "receive_interval", "int"),
@@ -54,7 +56,7 @@ FLAGS = (
     skip("-m"),
 )
 ONLINE = ("fp8",)           # formats that are made of 16-bit weights while they load
-_APART = ("dp", "dp_attention", "quantization", "cuda_graphs", "max_graph_batch", *(
+_APART = ("dp", "dp_attention", "quantization", "cuda_graphs", "max_graph_batch", "prefill_graphs", *(
     flag.keyword for flag in FLAGS if flag.keyword is not None and flag.keyword.startswith("_")))
 
 
@@ -73,7 +75,7 @@ def launch_command(options: Options, model_id: str, moe: bool = True, online: bo
     named, remark = checkpoint(options, model_id, made)
     words = ["python", "-m", "sglang.launch_server", "--model-path", named, "--tp-size", str(options.tp)]
     words += ["--quantization", str(options.quantization)] if options.quantization in made else []
-    words += write(replace(options, tp=1, layers_per_stage=None), FLAGS, _APART)
+    words += write(replace(options, tp=1, layers_per_stage=None, kv_dtype=_kv_word(options.kv_dtype)), FLAGS, _APART)
     if options.dp_attention > 1:
         words += ["--attn-dp-size", str(options.dp_attention)] if at_least(version, "0.5.22") else [
             "--dp-size", str(options.dp_attention), "--enable-dp-attention"]
@@ -84,6 +86,10 @@ def launch_command(options: Options, model_id: str, moe: bool = True, online: bo
         words += ["--cuda-graph-backend-decode", "disabled"] if recent else ["--disable-cuda-graph"]
     elif options.max_graph_batch is not None:
         words += ["--cuda-graph-max-bs-decode" if recent else "--cuda-graph-max-bs", str(options.max_graph_batch)]
+    if options.prefill_graphs is False and at_least(version, "0.5.10"):
+        words += ["--disable-prefill-cuda-graph" if recent else "--disable-piecewise-cuda-graph"]
+    elif options.prefill_graphs and not at_least(version, "0.5.10"):
+        words += ["--enable-piecewise-cuda-graph"]
     reduce = {"nccl": ["--disable-custom-all-reduce"], "symm_mem": ["--enable-torch-symm-mem"]}
     words += reduce.get(options.all_reduce or "", [])
     if options.speculative is not None:
@@ -100,6 +106,14 @@ def launch_command(options: Options, model_id: str, moe: bool = True, online: bo
     return " ".join([*environment_words(options, settings), *words]) + remark
 
 
+# What --kv-cache-dtype takes for our words. Source: SGLang server_args.py, choices of --kv-cache-dtype
+_KV_WORDS = {"fp8": "fp8_e4m3", "nvfp4": "fp4_e2m1"}
+
+
+def _kv_word(word: str) -> str:
+    return _KV_WORDS.get(word, word)
+
+
 def parse_command(
     text: str, moe: bool = True, model_needed: bool = True
 ) -> tuple[str, dict[str, object], tuple[str, ...]]:
@@ -109,8 +123,12 @@ def parse_command(
     model = str(found.pop("_model", ""))
     if not model and model_needed:
         raise BadInput("the command names no model", ["--model-path MODEL"])
+    if found.get("kv_dtype") == _KV_WORDS["nvfp4"]:
+        found["kv_dtype"] = "nvfp4"
     if found.pop("_dp_attention", False) and "dp" in found:
         found["dp_attention"] = found.pop("dp")
+    if found.pop("_prefill_backend", None) == "disabled":
+        found["prefill_graphs"] = False
     if found.pop("_graph_backend", None) == "disabled":
         found["cuda_graphs"] = False
     if found.pop("_nccl", False):

@@ -33,8 +33,10 @@ def bucket(version: str, gpu_memory_bytes: float, tp: int) -> tuple[int, int]:
 
 
 def prefill_graph(options: Options, facts: Facts) -> bool:
-    """Whether prefill runs in captured (piecewise or breakable) graphs by default: since 0.5.10, on one stage,
+    """Whether prefill runs in captured (piecewise or breakable) graphs: as told, else since 0.5.10, on one stage,
     without DP attention, and for text models (and Kimi K2.5 since 0.5.23)."""
+    if options.prefill_graphs is not None:
+        return options.prefill_graphs and at_least(options.version, "0.5.6")
     if not at_least(options.version, "0.5.10") or options.pp > 1 or options.dp_attention > 1 or not options.cuda_graphs:
         return False
     kimi = facts.architecture == "KimiK25ForConditionalGeneration" and at_least(options.version, "0.5.23")

@@ -65,6 +65,8 @@ def check(options: Options, facts: Facts) -> None:
         raise IllegalDeployment("TensorRT-LLM makes every rank its own attention group or none: "
                                 f"dp_attention={options.dp_attention} with tp={options.tp}",
                                 [f"dp_attention=1 or dp_attention={options.tp} (enable_attention_dp)"])
+    if options.dp_attention > 1 and options.batch_wait_steps:
+        raise IllegalDeployment("TensorRT-LLM waits for no batch under attention data parallelism (batch_wait_steps=0)")
     if options.dcp > 1:
         raise IllegalDeployment("context parallelism of TensorRT-LLM is not modelled (dcp must be 1)")
     if options.async_depth:

@@ -160,7 +160,7 @@ def _derived(figure: str, d: Deployment, ask: Question) -> dict[str, float]:
             return {}
         weights = {"t_step": 0.0, "t_prefill": seconds["t_prefill"] / value, "t_stall": 0.0}
     else:
-        rate, symbols = rate_formula(d, running, ask.outputs.mean)
+        rate, symbols = rate_formula(d, running, ask.outputs.mean, ask.alone(d))
         at = {symbols[name]: number for name, number in seconds.items()}
         value = float(rate.xreplace(at))
         weights = {name: float(rate.diff(symbol).xreplace(at)) * seconds[name] / value

@@ -133,7 +133,7 @@ def _text(expression: Any) -> str:
     return str(expression.xreplace(short))
 
 
-def rate_formula(d: Deployment, running: float, made: float) -> tuple[Any, dict[str, Any]]:
+def rate_formula(d: Deployment, running: float, made: float, new: float) -> tuple[Any, dict[str, Any]]:
     """Tokens a second from the closed loop, in symbols: its step, its prefill and the stall of one prefill. [1/s]"""
     import sympy
 
@@ -141,7 +141,7 @@ def rate_formula(d: Deployment, running: float, made: float) -> tuple[Any, dict[
     t = {name: sympy.Symbol(name, positive=True) for name in names}
     here = running / d.options.dp
     tpot = closed_loop_tpot_s(t["t_step"], t["t_stall"], here, made, t["prefill_interference"])
-    first = t["t_front"] + t["t_prefill"] + steps_before_s(d, here, tpot, made)
+    first = t["t_front"] + t["t_prefill"] + steps_before_s(d, here, tpot, made, new)
     return running * made / request_s(first, tpot, made), t
 
 
@@ -169,12 +169,12 @@ def _tok_s(d: Deployment, ask: Question) -> Built:
     """The closed loop: seconds that a request lives, and where they go."""
     curve = curve_of(d, ask, uncertain=True)
     running, made = float(curve.running[0]), ask.outputs.mean
-    rate, symbols = rate_formula(d, running, made)
+    rate, symbols = rate_formula(d, running, made, ask.alone(d))
     lasting = steady_of(d, ask)
     values = loop_seconds(d, ask, lasting)
     value, low, high = (float(band[0]) for band in curve.output_tok_s)
     one, tpot, life = values["t_step"], float(lasting.tpot_s[0][0]), running * made / value
-    before = float(steps_before_s(d, running / d.options.dp, tpot, made))
+    before = float(steps_before_s(d, running / d.options.dp, tpot, made, ask.alone(d)))
     shares = {"first token: prefill": values["t_prefill"], "first token: steps of others": before,
               "first token: front end": values["t_front"],
               "decode steps": (made - 1) * one, "prefills of others": (made - 1) * (tpot - one)}
@@ -183,14 +183,15 @@ def _tok_s(d: Deployment, ask: Question) -> Built:
 
 
 def _ttft(d: Deployment, ask: Question) -> Built:
-    """The prefill row by row, half a step of those that run, the front end and the queue."""
+    """The prefill row by row, the steps of others that come first, the front end and the queue."""
     curve = curve_of(d, ask, uncertain=True)
     value, low, high = (float(band[0]) for band in curve.ttft_s)
     formula = prefill_formula(d, ask.alone(d), ask.inputs.mean - ask.alone(d))
     lasting = steady_of(d, ask)
     seconds = loop_seconds(d, ask, lasting)
     whole, running = seconds["t_prefill"], float(curve.running[0])
-    before = float(steps_before_s(d, running / d.options.dp, float(lasting.tpot_s[0][0]), ask.outputs.mean))
+    tpot = float(lasting.tpot_s[0][0])
+    before = float(steps_before_s(d, running / d.options.dp, tpot, ask.outputs.mean, ask.alone(d)))
     front = FRONT.alone_s(ask.inputs.mean)
     steady = float(lasting.ttft_s[0][0])
     queue, start = steady - front - whole - before, value - steady

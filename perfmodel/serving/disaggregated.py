@@ -11,7 +11,7 @@ from perfmodel.costs.serving import lived_tokens, queue_wait_quantile_s, queue_w
 from perfmodel.deployment import Deployment
 from perfmodel.errors import BadInput, Unpriced, is_number, shown
 from perfmodel.placement import place
-from perfmodel.serving.closed_loop import closed_loop
+from perfmodel.serving.closed_loop import TTFT_SD, closed_loop
 from perfmodel.serving.curve import ServingCurve
 from perfmodel.serving.frontend import FRONT
 from perfmodel.serving.frontend import NOTE as FRONT_NOTE
@@ -88,7 +88,7 @@ def disaggregated(
     warnings = [f"the {'prefill' if slower else 'decode'} pool is the slower one: at most {capacity:.3g} requests/s"]
     if np.any(over):
         warnings.append(f"rates above the capacity of {capacity:.3g} requests/s: the queue grows without bound")
-    point, low, high = (np.where(over, np.nan, values) for values in factors.band(ttft))
+    point, low, high = (np.where(over, np.nan, values) for values in factors.band(ttft, TTFT_SD))
     return ServingCurve(
         deployment, asked, np.minimum(batch * n_decode, served * outputs.mean * tpot[0]), factors.band(rate),
         (point, low, high), factors.band(tpot), np.array(["memory"] * len(asked), object),

@@ -125,7 +125,10 @@ def _start_s(loop: Loop, times: Times, together: Any) -> Any:
     if not np.all(np.isfinite(loop.rounds)):
         return 0.0 * alone
     held = np.maximum(loop.placement.deployment.options.dp_attention, loop.chunk / loop.new)
-    return benchmark_wait_s(together, alone, loop.rounds, np.maximum(loop.running, 1.0), at_once(loop, times), held)
+    late = at_once(loop, times)
+    if not loop.placement.deployment.engine.mixes_prefill(loop.placement.deployment.options):
+        late = 1.0 + (late - 1.0) * (1 + np.minimum(held / late, 1.0)) / 2  # they come in one batch: half are behind it
+    return benchmark_wait_s(together, alone, loop.rounds, np.maximum(loop.running, 1.0), late, held)
 
 
 def at_once(loop: Loop, times: Times) -> Any:
@@ -137,7 +140,7 @@ def at_once(loop: Loop, times: Times) -> Any:
     mixed = np.where(loop.spread == 0, 0.0, 0.5 if engine.mixes_prefill(options) else 1.0)
     beside = times.decode.seconds + mixed * (times.tpot - times.decode.seconds)
     step = gained(options) * beside
-    before = steps_before_s(deployment, loop.running, beside, loop.output, loop.new)
+    before = steps_before_s(deployment, loop.running, beside, loop.running / ended_a_step(loop), loop.new)
     late = 0.5 + (before + FRONT.alone_s(loop.new + loop.cached)) / step
     return np.clip(ended_a_step(loop) * late, 1.0, np.maximum(loop.running, 1.0))
 
@@ -148,10 +151,11 @@ def together_s(loop: Loop, table: dict[str, Any]) -> Any:
     return np.maximum(engine, loop.running * FRONT.occupied_s(loop.new + loop.cached))
 
 
-def steps_before_s(deployment: Deployment, running: Any, tpot: Any, output: Any = np.inf, new: Any = 1.0) -> Any:
+def steps_before_s(deployment: Deployment, running: Any, tpot: Any, output: Any, new: Any) -> Any:
     """Steps of others that come first: half of the one under way, or of those until the engine looks; the next, where
     that is made up already; and those in which the prompt waits for others. [s]"""
-    steps = 0.5 * deployment.options.receive_interval + deployment.engine.schedules_ahead(deployment.options)
+    looks = np.minimum(deployment.options.receive_interval, output)  # an empty engine looks at once
+    steps = 0.5 * looks + deployment.engine.schedules_ahead(deployment.options)
     held, joined = held_steps(deployment, running, output, new)
     steps = steps + held * (1 + joined / 2) / (1 + joined)
     return steps * gained(deployment.options) * np.clip(running - 1, 0.0, 1.0) * tpot

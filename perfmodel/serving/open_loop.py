@@ -36,9 +36,10 @@ def open_loop(
     over = rates > capacity
     busy = np.minimum(rates / capacity, 1.0)
     copies = np.maximum(flight / deployment.options.dp, 1.0)
-    before = steps_before_s(deployment, copies, curve.tpot_s[0], outputs.mean)
+    new = inputs.mean * (1 - deployment.options.prefix_hit_rate)
+    before = steps_before_s(deployment, copies, curve.tpot_s[0], outputs.mean, new)
     # what others' prefills add to the steps that come first is waited for in the queue below, and only there
-    twice = steps_before_s(deployment, copies, curve.parts.get("prefill of others", 0.0), outputs.mean)
+    twice = steps_before_s(deployment, copies, curve.parts.get("prefill of others", 0.0), outputs.mean, new)
     prefill = np.maximum(curve.ttft_s[0] - FRONT.alone_s(inputs.mean) - before, 0.0)
     beside = _beside(curve, deployment, prefill, outputs.mean)
     service = prefill + beside

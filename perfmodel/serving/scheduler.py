@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
+from itertools import islice
 
 from perfmodel.serving.frontend import NO_FRONT, Front
 from perfmodel.serving.prefix import PrefixCache
@@ -170,7 +171,7 @@ class Copy:
             self.waited = 0
             return False
         tokens = self.size
-        for request in self.waiting:
+        for request in islice(self.waiting, self.tables.limit - self.size):
             tokens += self._need(request)
             if tokens >= rules.wait_tokens:
                 self.waited = 0
