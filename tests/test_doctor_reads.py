@@ -181,7 +181,7 @@ SAMPLES = Path(__file__).parent / "samples"
         ("launch-compose.yaml", "sglang", "0.5.10.post1",
          {"pp": 4, "max_sequences": 64, "layers_per_stage": (8, 8, 8, 8)}, 4, "env_file"),
         ("launch-kubernetes.yaml", "vllm", "0.20.0", {"tp": 8, "ep": 8, "context": 65536}, 8, ""),
-        ("launch-slurm.sh", "sglang", "", {"tp": 8, "kv_dtype": "fp8_e4m3", "memory_fraction": 0.92}, 8, ""),
+        ("launch-slurm.sh", "sglang", "", {"tp": 8, "kv_dtype": "fp8", "memory_fraction": 0.92}, 8, ""),
     ],
 )  # fmt: skip
 def test_real_files(

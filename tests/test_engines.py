@@ -235,8 +235,8 @@ def test_a_command_reads_back_as_what_was_asked(engine: str, data: st.DataObject
     options = a_launch(engine, data.draw)
     model, said, unknown = module.parse_command(module.launch_command(options, "org/model"))
     assert (model, unknown) == ("org/model", ())
-    if engine == "sglang" and options.kv_dtype == "fp8":  # its flag calls it so
-        options = replace(options, kv_dtype="fp8_e4m3")
+    if engine == "sglang" and options.kv_dtype == "fp8_e4m3":  # its flag's word for fp8
+        options = replace(options, kv_dtype="fp8")
     again = Options(engine=engine, version=options.version, **said)
     different = {f.name: (getattr(again, f.name), getattr(options, f.name)) for f in fields(Options)}
     assert {name: pair for name, pair in different.items() if pair[0] != pair[1]} == {}

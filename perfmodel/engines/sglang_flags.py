@@ -123,8 +123,9 @@ def parse_command(
     model = str(found.pop("_model", ""))
     if not model and model_needed:
         raise BadInput("the command names no model", ["--model-path MODEL"])
-    if found.get("kv_dtype") == _KV_WORDS["nvfp4"]:
-        found["kv_dtype"] = "nvfp4"
+    for ours, theirs in _KV_WORDS.items():
+        if found.get("kv_dtype") == theirs:
+            found["kv_dtype"] = ours
     if found.pop("_dp_attention", False) and "dp" in found:
         found["dp_attention"] = found.pop("dp")
     if found.pop("_prefill_backend", None) == "disabled":

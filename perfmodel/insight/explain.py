@@ -35,6 +35,8 @@ from perfmodel.insight.symbolic import prefill_formula, step_formula
 from perfmodel.placement import place
 from perfmodel.serving.closed_loop import closed_loop
 from perfmodel.serving.lengths import parse_lengths
+from perfmodel.serving.loop import loop_of
+from perfmodel.serving.loop_times import prefilled_together
 from perfmodel.step import step
 from perfmodel.step.memory import running_limit
 
@@ -166,8 +168,13 @@ def _derived(figure: str, d: Deployment, ask: Question) -> dict[str, float]:
         weights = {name: float(rate.diff(symbol).xreplace(at)) * seconds[name] / value
                    for name, symbol in symbols.items()}
         decode = {**decode, "prefill_interference": 0.0}
-    found = {name: weights["t_step"] * decode.get(name, 0.0)
-             + (weights["t_prefill"] + weights["t_stall"]) * first.get(name, 0.0) for name in {**decode, **first}}
+    joint = first
+    if weights["t_stall"]:
+        loop = loop_of(d, np.array([ask.concurrency]), ask.inputs, ask.outputs, ask.arrival)
+        side = float(prefilled_together(loop, np.array([seconds["t_step"]]), np.array([seconds["t_prefill"]]))[0])
+        joint = prefill_formula(d, ask.alone(d) * side, ask.inputs.mean - ask.alone(d)).elasticities()
+    found = {name: weights["t_step"] * decode.get(name, 0.0) + weights["t_prefill"] * first.get(name, 0.0)
+             + weights["t_stall"] * joint.get(name, 0.0) for name in {**decode, **first, **joint}}
     if "prefill_interference" in weights:
         found["prefill_interference"] = weights["prefill_interference"]
     return dict(sorted(found.items(), key=lambda item: -abs(item[1])))

@@ -42,13 +42,15 @@ def closed_loop(
     arrival: str | None = None,
     uncertain: bool = True,
     rounds: Any = ROUNDS,
+    lock_step: bool = True,
 ) -> ServingCurve:
     """Throughput, TTFT and TPOT with ``asked`` requests in flight over the whole deployment.
 
     TTFT is the mean of a run of ``rounds`` requests a stream that all begin at once; infinite rounds: steady state.
+    Without ``lock_step`` requests come by chance and not as others end.
     Without ``uncertain`` the bands hold only the residual of the calibration, and the answer comes many times faster.
     """
-    loop = loop_of(deployment, asked, inputs, outputs, arrival, rounds=rounds)
+    loop = loop_of(deployment, asked, inputs, outputs, arrival, rounds=rounds, lock_step=lock_step)
     running, warnings = loop.running, loop.warnings
     placement, slots, limit = loop.placement, loop.slots, loop.limit
     factors = widened(factors_of(deployment), deployment)

@@ -40,6 +40,7 @@ class Loop:
     output: Any
     spread: Any  # coefficient of variation of the answers
     rounds: Any  # requests a stream, all streams from the start
+    lock_step: bool  # a stream sends its next request as soon as the last one ends; else they come by chance
     warnings: list[str]
 
 
@@ -51,6 +52,7 @@ def loop_of(
     arrival: str | None = None,
     placed: tuple[Placement, KvPool] | None = None,
     rounds: Any = ROUNDS,
+    lock_step: bool = True,
 ) -> Loop:
     """Who runs of the requests ``asked`` for. ``placed``: the placement and its KV pool, where they are known."""
     options = deployment.options
@@ -91,6 +93,7 @@ def loop_of(
         outputs.mean,
         outputs.spread,
         rounds,
+        lock_step,
         warnings,
     )
 

@@ -60,7 +60,7 @@ def _stall(loop: Loop, decode: forward.Forward, prefill: forward.Forward, table:
     """
     placement, running, new, cached = loop.placement, loop.running, loop.new, loop.cached
     options, engine = placement.deployment.options, placement.deployment.engine
-    side = _side(loop, first(decode.seconds, running.shape), first(prefill.seconds, running.shape))
+    side = prefilled_together(loop, first(decode.seconds, running.shape), first(prefill.seconds, running.shape))
     if not engine.mixes_prefill(options):
         return _prefill(loop, new * side, cached, table, side).seconds / side
     both = _prefill(loop, new * side + running, cached, table, side)
@@ -72,9 +72,9 @@ def _stall(loop: Loop, decode: forward.Forward, prefill: forward.Forward, table:
     return np.maximum(both.device_s - base.device_s, both.host_s - hidden) / side
 
 
-def _side(loop: Loop, step_s: np.ndarray, alone_s: np.ndarray) -> np.ndarray:
+def prefilled_together(loop: Loop, step_s: np.ndarray, alone_s: np.ndarray) -> np.ndarray:
     """Prompts that are prefilled together: as many as arrive at the rate of the loop, which they slow down, and no
-    fewer than answers that end in one step."""
+    fewer than answers that end in one step. [1]"""
     most = np.minimum(loop.running, np.maximum(loop.placement.deployment.options.dp_attention, loop.chunk / loop.new))
     side = np.ones_like(loop.running)
     _, joined = held_steps(loop.placement.deployment, loop.running, loop.output, loop.new)
@@ -84,7 +84,7 @@ def _side(loop: Loop, step_s: np.ndarray, alone_s: np.ndarray) -> np.ndarray:
         rate = loop.running / cycle_s
         together = joint_prefills(rate * alone_s, rate * window_s) + joined * np.exp(-rate * alone_s)
         side = 0.5 * (side + np.clip(together, 1, np.maximum(most, 1)))
-    return np.maximum(side, np.minimum(ended_a_step(loop), most))
+    return np.maximum(side, np.minimum(ended_a_step(loop), most)) if loop.lock_step else side
 
 
 def ended_a_step(loop: Loop) -> Any:

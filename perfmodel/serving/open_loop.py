@@ -27,12 +27,12 @@ def open_loop(
     """
     limit = closed_loop(deployment, np.array([1.0]), inputs, outputs, arrival).limit
     grid = np.unique(np.geomspace(1.0, max(2.0, limit), _GRID))
-    known = closed_loop(deployment, grid, inputs, outputs, arrival, rounds=np.inf)
+    known = closed_loop(deployment, grid, inputs, outputs, arrival, rounds=np.inf, lock_step=False)
     served = np.maximum.accumulate(known.output_tok_s[0] / outputs.mean)  # requests a second at each concurrency
     capacity = float(served[-1])
     # Below one request in flight the server is idle part of the time: concurrency is then rate times latency.
     flight = np.where(rates < served[0], 1.0, np.interp(rates, served, grid))
-    curve = closed_loop(deployment, flight, inputs, outputs, arrival, rounds=np.inf)
+    curve = closed_loop(deployment, flight, inputs, outputs, arrival, rounds=np.inf, lock_step=False)
     over = rates > capacity
     busy = np.minimum(rates / capacity, 1.0)
     copies = np.maximum(flight / deployment.options.dp, 1.0)
