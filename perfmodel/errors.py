@@ -70,7 +70,8 @@ class UnknownName(QuestionError):
         near = [
             fold[k] for k in get_close_matches(said[:200].lower().replace("_", "-"), list(fold), n=3, cutoff=0.3)
         ]
-        listed = ", ".join(near or known[:8])
+        rest = f" and {len(known) - 8} more" if not near and len(known) > 8 else ""
+        listed = ", ".join(near or known[:8]) + rest
         super().__init__(f"unknown {what} {said[:200]!r}; {'nearest' if near else 'known'}: {listed or 'none'}")
 
 

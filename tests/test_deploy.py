@@ -198,7 +198,7 @@ LAUNCHES: list[tuple[str, dict[str, Any]]] = [
     ("sglang==0.5.10", {"pp": 8, "max_micro_batch": 1, "async_depth": 2}),
     ("sglang==0.5.10", {"tp": 8, "dp_attention": 8, "ep": 8}),
     ("sglang==0.5.10", {"pp": 8, "layers_per_stage": [8, 8, 8, 8, 8, 7, 7, 7]}),
-    (SGLANG, {"tp": 8, "dp_attention": 4, "ep": 2, "kv_dtype": "fp8_e4m3", "context": 65536}),
+    (SGLANG, {"tp": 8, "dp_attention": 4, "ep": 2, "kv_dtype": "fp8", "context": 65536}),
     (SGLANG, {"tp": 8, "attention_backend": "flashinfer_mla", "prefill_chunk": 4096, "max_graph_batch": 64}),
     (VLLM, {"tp": 8, "kv_dtype": "fp8", "memory_fraction": 0.94, "context": 131072}),
     (VLLM, {"tp": 8, "ep": 8}),

@@ -110,3 +110,15 @@ def test_what_does_not_fit_is_marked_beside_its_speed() -> None:
     assert re.search(r"^TP8 \* +[0-9.]+$", text, re.M) and re.search(r"^PP8 +[0-9.]+$", text, re.M)
     assert "* does not fit; speed as if it did" in text and "no: KV too small" in text
     assert "*" not in ask(*words, "--context", "32768").stdout
+
+
+def test_small_slips_are_answered() -> None:
+    run = ask("job", "--model", "llama-3.1-8b", "--node", "1x-h100-sxm", "--samples", "1000", "--deadline", "7")
+    assert run.exit_code == 2 and "--deadline 7d" in both(run)
+    line = "vllm serve meta-llama/Llama-3.1-8B --kv-cache-dtyp fp8 --data-parallel-address $HEAD_ADDR"
+    run = ask("doctor", line, "--node", "1x-h100-sxm")
+    assert "write --kv-cache-dtype in place of --kv-cache-dtyp" in both(run) and "'$HEAD_ADDR'" not in both(run)
+    assert ask("explain", "TTFT", "--model", "llama-3.1-8b", "--node", "1x-h100-sxm").exit_code == 0
+    assert "and " in both(ask("predict", "--model", "llama-3.1-8b", "--node", "qqqqqqqq"))
+    sglang = ask("plan", "--model", "llama-3.1-8b", "--node", "1x-h100-sxm", "--engine", "sglang", "--kv-dtype", "fp8")
+    assert "--kv-cache-dtype fp8_e4m3" in both(sglang)

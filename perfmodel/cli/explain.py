@@ -72,7 +72,7 @@ def explain(**given: Any) -> None:
         kept = {name: value for name, value in keywords.items() if name not in names}
         other = deploy(given["model"], node=given["node"], engine=engine, **{**kept, **asked})
     ends = {name: None if given[name] is None else quantity(name, given[name], None) for name in ("low", "high")}
-    answer = ask(given["figure"], d, concurrency=quantity("concurrency", given["concurrency"], None),
+    answer = ask(given["figure"].lower(), d, concurrency=quantity("concurrency", given["concurrency"], None),
                  input_tokens=given["input_tokens"], output_tokens=given["output_tokens"], arrival=given["arrival"],
                  against=other, over=given["over"], **ends)
     show(answer, lambda: explained_text(answer), given)

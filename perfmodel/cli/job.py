@@ -148,7 +148,12 @@ def _workload(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _deadline(given: dict[str, Any]) -> float | None:
-    return None if given["deadline"] is None else duration("deadline", given["deadline"])
+    text = given["deadline"]
+    if text is not None and text.strip().replace(".", "", 1).isdecimal():
+        from perfmodel.errors import BadInput
+
+        raise BadInput(f"a deadline needs its unit, not {text.strip()[:40]}", [f"--deadline {text.strip()[:40]}d"])
+    return None if text is None else duration("deadline", text)
 
 
 def _one(given: dict[str, Any], workload: dict[str, Any]) -> None:

@@ -201,6 +201,7 @@ def _ttft(d: Deployment, ask: Question) -> Built:
               "prefill: beside its formula": whole - formula.seconds}
     rows += [Part(name, "", s, s / value) for name, s in others.items() if abs(s) > 1e-9 * value]
     values = {str(symbol): number for symbol, number in formula.values.items()}
+    queue = 0.0 if abs(queue) < 1e-12 else queue
     values |= {"t_front": front, "t_prefill": whole, "t_others": before, "t_queue": queue, "t_start": start}
     return (value, low, high, "t_front + t_prefill + t_others + t_queue + t_start",
             tuple(sorted(rows, key=lambda part: -abs(part.value))), values)

@@ -64,8 +64,8 @@ class Refused(NamedTuple):
 
     @property
     def unknown(self) -> bool:
-        """Whether no version has it."""
-        return self.why.startswith("unknown")
+        """Whether no version has it, or only longer ones."""
+        return self.why.startswith(("unknown", "ambiguous"))
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,8 @@ class Launch:
     @property
     def line(self) -> str:
         """The launch as one line."""
-        return " ".join(shlex.quote(word) for word in [*(f"{k}={v}" for k, v in self.environment.items()), *self.words])
+        words = [*(f"{k}={v}" for k, v in self.environment.items()), *self.words]
+        return " ".join(word if re.fullmatch(r"[\w@%+=:,./$-]+", word) else shlex.quote(word) for word in words)
 
 
 def read_launch(text: str, engine: str | None = None, moe: bool = True, environment: dict[str, str] | None = None,
