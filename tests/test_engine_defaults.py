@@ -139,6 +139,12 @@ def test_prefill_graphs_of_sglang() -> None:
     assert not on("0.5.23", facts(multimodal=True))
     for keywords in ({"pp": 2}, {"tp": 2, "dp_attention": 2}, {"cuda_graphs": False}):
         assert not on("0.5.23", facts(), **keywords)
+    chunked = Options(engine="sglang", prefill_chunk=8192)
+    longest = [sglang.prefill_graph_tokens(replace(chunked, version=v, prefill_graphs=asked),
+                                           replace(facts(), compute_capability=capability))
+               for v, asked, capability in (("0.5.13", None, 9.0), ("0.5.15", None, 9.0), ("0.5.13", None, 10.0),
+                                            ("0.5.15", None, 10.0), ("0.5.15", True, 10.0))]
+    assert longest == [2048, 8192, 2048, 0, 8192]  # pull request 28053
     # 4 to 32 by 4, to 256 by 16, to 512 by 32, to 1024 by 64, to 4096 by 256, then by 512
     counts = [sglang_memory.prefill_graph_sizes(n) for n in (3, 4, 32, 256, 512, 1024, 4096, 4608, 8192)]
     assert counts == [0, 1, 8, 22, 30, 38, 50, 51, 58]

@@ -136,13 +136,19 @@ def pipeline_split(layers: int, stages: int, version: str, partition: tuple[int,
 
 
 def prefill_graph_tokens(options: Options, facts: Facts) -> int:
-    """Largest chunk whose prefill runs in graphs: up to the chunk, MLA 2,048 and since 0.5.15 8,192 tokens.
+    """Largest chunk whose prefill runs in graphs: up to the chunk, MLA 2,048 and since 0.5.15 8,192 tokens; since then
+    none for DeepSeek-V3 and what is built like it on B200 and B300, unless asked for.
 
-    Source: SGLang arg_groups/cuda_graph_config.py (0.5.15 on), server_args.py piecewise_cuda_graph_max_tokens (before).
+    Source: SGLang arg_groups/cuda_graph_config.py (0.5.15 on), server_args.py piecewise_cuda_graph_max_tokens (before);
+    pull request 28053 (trtllm_mla prefilled in graphs falls back to slower attention), in 0.5.15 by its date.
     """
-    settled = options.version and options.prefill_chunk and options.cuda_graphs is not None
+    settled = options.version and options.prefill_chunk and options.attention_backend
+    settled = settled and options.cuda_graphs is not None
     now = options if settled else resolve(options, facts)[0]
     if not prefill_graph(now, facts) or not now.prefill_chunk:
+        return 0
+    falls_back = now.attention_backend == "trtllm_mla" and facts.architecture == "DeepseekV3ForCausalLM"
+    if falls_back and now.prefill_graphs is None and at_least(now.version, "0.5.15"):
         return 0
     most = 8192 if at_least(now.version, "0.5.15") else 2048
     return min(now.prefill_chunk, most) if facts.attention == "mla" else now.prefill_chunk

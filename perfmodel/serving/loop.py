@@ -44,6 +44,16 @@ class Loop:
     warnings: list[str]
 
 
+def refuse_too_long(deployment: Deployment, length: float, what: str) -> None:
+    """A request that the context does not hold, with what would mend it."""
+    most = deployment.facts.max_context
+    context = deployment.options.context or most
+    if length > context:
+        wider = [f"--context {length:.0f} would hold it; the model goes to {most:,}"] if length <= most else []
+        shorter = "shorter prompts or answers; lognormal lengths reach far above their mean, uniform and falling do not"
+        raise BadInput(f"{what} {length:,.0f} tokens; the context is {context:,}", [*wider, shorter])
+
+
 def loop_of(
     deployment: Deployment,
     asked: np.ndarray,
@@ -64,9 +74,7 @@ def loop_of(
         warnings.append(
             f"memory says no ({pool.verdict}: {pool.reason}); the speed is of a deployment that cannot start"
         )
-    context = options.context or deployment.facts.max_context
-    if length > context:
-        raise BadInput(f"input and output together are {length:g} tokens; the context is {context}")
+    refuse_too_long(deployment, length, "input and output together are")
     lived = lived_tokens(outputs.mean, outputs.spread)
     kept = deployment.engine.admission_reserve(options)[1] * lived
     most = running_limit(placement, pool)

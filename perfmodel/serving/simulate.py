@@ -14,6 +14,7 @@ from perfmodel.deployment import Deployment
 from perfmodel.errors import BadInput, is_number, one_of, shown, whole
 from perfmodel.placement import place
 from perfmodel.serving.frontend import FRONT, NOTE, Front
+from perfmodel.serving.loop import refuse_too_long
 from perfmodel.serving.scheduler import Copy
 from perfmodel.serving.tables import ServerTables, server_tables
 from perfmodel.step.memory import idle_gpus, kv_pool
@@ -162,9 +163,7 @@ def simulate(
 
 def _possible(deployment: Deployment, longest: int) -> tuple[str, ...]:
     """Refuse requests longer than the context; say so where the deployment does not even start."""
-    context = deployment.options.context or deployment.facts.max_context
-    if longest > context:
-        raise BadInput(f"the longest request has {longest:,} tokens; the context is {context:,}")
+    refuse_too_long(deployment, longest, "the longest request has")
     pool = kv_pool(place(deployment))
     idle = idle_gpus(deployment)
     if pool.verdict == "fits":
