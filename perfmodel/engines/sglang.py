@@ -142,8 +142,7 @@ def prefill_graph_tokens(options: Options, facts: Facts) -> int:
     Source: SGLang arg_groups/cuda_graph_config.py (0.5.15 on), server_args.py piecewise_cuda_graph_max_tokens (before);
     pull request 28053 (trtllm_mla prefilled in graphs falls back to slower attention), in 0.5.15 by its date.
     """
-    settled = options.version and options.prefill_chunk and options.attention_backend
-    settled = settled and options.cuda_graphs is not None
+    settled = all((options.version, options.prefill_chunk, options.attention_backend, options.cuda_graphs is not None))
     now = options if settled else resolve(options, facts)[0]
     if not prefill_graph(now, facts) or not now.prefill_chunk:
         return 0
