@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -112,25 +112,38 @@ def _fraction_that_fits(d: Deployment, made: Deployment) -> tuple[Variant, tuple
         return Variant("", made), ()
     if asked is None:
         return Variant("", made), _would_fit(made)
-    near = sorted((k / 100 for k in range(50, 99)), key=lambda fraction: abs(fraction - asked))
-    for fraction in (None, *near):
-        other = changed(made, {"memory_fraction": fraction})
-        if memory(other, hints=False).fits:
-            taken = other.options.memory_fraction
-            whose = " (the engine's default there)" if fraction is None else ""
-            return Variant(f"memory_fraction={taken:.4g}", other), (
-                f"memory_fraction={asked:g} of the launch does not fit there: {report.pool.reason}; {taken:.4g}{whose} "
-                "does, and is taken",)
-    return Variant("", made), (f"no memory_fraction from 0.5 to 0.98 fits there: {report.pool.reason}",)
+    other = _first_that_fits(made, [None, *_nearest(asked)])
+    if other is None:
+        return Variant("", made), (f"no memory_fraction from 0.5 to 0.98 fits there: {report.pool.reason}",)
+    taken = other.options.memory_fraction
+    whose = " (the engine's default there)" if other.requested.memory_fraction is None else ""
+    return Variant(f"memory_fraction={taken:.4g}", other), (
+        f"memory_fraction={asked:g} of the launch does not fit there: {report.pool.reason}; {taken:.4g}{whose} "
+        "does, and is taken",)
 
 
 def _would_fit(made: Deployment) -> tuple[str, ...]:
     """The nearest memory fraction that fits where the engine's default does not."""
     default = made.options.memory_fraction or 0.9
-    for fraction in sorted((k / 100 for k in range(50, 99)), key=lambda value: abs(value - default)):
-        if memory(changed(made, {"memory_fraction": fraction}), hints=False).fits:
-            return (f"the engine's default memory fraction there, {default:.4g}, does not fit; {fraction:g} does",)
-    return ()
+    other = _first_that_fits(made, _nearest(default))
+    if other is None:
+        return ()
+    taken = other.options.memory_fraction
+    return (f"the engine's default memory fraction there, {default:.4g}, does not fit; {taken:g} does",)
+
+
+def _nearest(fraction: float) -> list[float]:
+    """Memory fractions from 0.5 to 0.98, the nearest first."""
+    return sorted((k / 100 for k in range(50, 99)), key=lambda value: abs(value - fraction))
+
+
+def _first_that_fits(made: Deployment, fractions: Sequence[float | None]) -> Deployment | None:
+    """The deployment with the first of these memory fractions (None: the engine's default) that fits."""
+    for fraction in fractions:
+        other = changed(made, {"memory_fraction": fraction})
+        if memory(other, hints=False).fits:
+            return other
+    return None
 
 
 def on(d: Deployment, new: Changed, keywords: dict[str, Any] | None = None) -> Deployment:
